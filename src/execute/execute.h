@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * execute.h - run one attempt: what goes in, what comes out.
+ *
+ * Knows nothing of stores.  The caller hands over a job and how to run it, and gets one st_ran back,
+ * always, on the loop's thread.
+ */
+#ifndef ST_EXECUTE_EXECUTE_H
+#define ST_EXECUTE_EXECUTE_H
+
+#include <uv.h>
+
+#include "job/job.h"
+
+/* Sizes from outside; every one has a default (see contract: 1 MiB, 10 MiB, 16 MiB, 1 MiB). */
+struct st_limits {
+    size_t payload, result, line, output;
+};
+extern const struct st_limits st_limits_default;
+
+enum st_payload_by { ST_PAYLOAD_STDIN, ST_PAYLOAD_FILE, ST_PAYLOAD_ARGUMENT };
+enum st_mode { ST_MODE_ONESHOT, ST_MODE_ONESHOT_LINES, ST_MODE_RESIDENT };
+
+/* How a type's command is run.  Borrowed during st_exec_run only: what is needed later is copied. */
+struct st_command {
+    char **argv; /* NULL-terminated; placeholders {id} {attempt} {payload} {payload_file} */
+    enum st_mode mode;
+    enum st_payload_by payload_by;
+    int64_t grace_us; /* between TERM and KILL */
+    char *cwd;        /* NULL = the worker's */
+    char **env;       /* "NAME=value", NULL-terminated, or NULL */
+    char **inherit_env; /* names, NULL-terminated, or NULL */
+    bool inherit_all;
+};
+
+enum st_abort {
+    ST_ABORT_NOT,
+    ST_ABORT_TAKEN,     /* taken_by_another_worker */
+    ST_ABORT_CANCELLED, /* cancelled */
+    ST_ABORT_SHUTDOWN,  /* shutdown */
+    ST_ABORT_LEASE,     /* lease_expired: by our own clock, before the store would say so */
+    ST_ABORT_NOT_FOUND, /* not_found */
+    ST_ABORT_ALREADY_COMPLETED,
+    ST_ABORT_ERROR,     /* error */
+};
+const char *st_abort_name(enum st_abort a); /* "taken_by_another_worker" */
+
+enum st_advice { ST_BY_POLICY, ST_PERMANENT };
+
+/* What came of an attempt.  The pointers are owned by the struct: st_ran_clear(). */
+struct st_ran {
+    bool ok;
+    enum st_abort aborted;  /* we stopped it: how it ended does not count */
+    char *result;           /* NULL = none (null) */
+    size_t result_len;
+    enum st_kind kind;      /* when not ok */
+    char *message;          /* UTF-8, at most 10,000 bytes */
+    enum st_advice advice;
+    int64_t retry_after_us; /* -1 = by the policy */
+    int exit_code;          /* -1 = none */
+    int signal;
+    int64_t max_rss_kb;
+    char *log;              /* the attempt's log file, or NULL */
+    char *log_tail;         /* last 16 KiB of stderr, or NULL */
+    size_t log_tail_len;
+};
+void st_ran_clear(struct st_ran *ran);
+#define ST_RAN_INIT                                                                      \
+    {                                                                                    \
+        .exit_code = -1, .retry_after_us = -1                                            \
+    }
+/* Sets kind and message (printf-style) of a failed attempt. */
+void st_ran_fail(struct st_ran *ran, enum st_kind kind, const char *fmt, ...) ST_PRINTF(3, 4);
+
+/* Takes over what is in *ran (the callee clears it).  Loop thread.  Never called from inside st_exec_run. */
+typedef void (*st_ran_fn)(void *arg, struct st_ran *ran);
+
+/* ---- commands ------------------------------------------------------------------- */
+
+struct st_exec;
+struct st_run;
+
+struct st_exec_options {
+    const char *self;      /* program that answers to the hidden `minder` argument; NULL = /proc/self/exe */
+    const char *worker_id;
+    const char *logs_dir;  /* per-attempt log files, or NULL */
+    struct st_limits limits;
+};
+
+stint_code st_exec_new(uv_loop_t *loop, const struct st_exec_options *opt, struct st_exec **out,
+                       stint_error *err);
+/* HUP: new directories and limits for runs that start from now on. */
+stint_code st_exec_configure(struct st_exec *x, const struct st_exec_options *opt, stint_error *err);
+
+/* Starts the attempt.  The job must stay until done was called.  A program that cannot be started
+ * is an attempt that failed, told through done like any other.  An error here (no memory, no descriptors, minder
+ * gone) means nothing was started: release the job. */
+stint_code st_exec_run(struct st_exec *x, const struct st_command *cmd, const struct st_job *job,
+                       st_ran_fn done, void *arg, struct st_run **out, stint_error *err);
+
+/* Stop it: close stdin, TERM to the tree, grace, KILL, sweep.  done is called when all is gone.  The first reason counts. */
+void st_exec_abort(struct st_run *run, enum st_abort why);
+/* KILL at once, whatever the grace. */
+void st_exec_kill(struct st_run *run, enum st_abort why);
+
+/* No run may be going on.  closed is called from the loop when all handles are gone. */
+void st_exec_close(struct st_exec *x, void (*closed)(void *arg), void *arg);
+
+/* The minder's main(): `stint` calls it when started with the hidden argument. */
+#define ST_MINDER_ARG "--minder"
+int st_minder_main(int fd);
+
+#endif
