@@ -21,7 +21,9 @@ stint_code st_key_check(struct st_slice key, stint_error *err); /* 1..512 bytes 
 
 /* The part before the first dot, or the whole name. */
 struct st_slice st_queue_parent(struct st_slice name);
-/* Does asking for `asked` mean `name`?  Equal, or asked is name's parent. */
+/* Asked for in a claim: every queue that no earlier entry means. */
+#define ST_QUEUE_ANY "*"
+/* Does asking for `asked` mean `name`?  Equal, or asked is name's parent, or ST_QUEUE_ANY. */
 bool st_queue_covers(struct st_slice asked, struct st_slice name);
 
 #define ST_PRIORITY_MIN (-32768)
