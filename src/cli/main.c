@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * main.c - the program `stint`: finds the command and runs it.
+ *
+ *     stint [global options] COMMAND [VERB] [options] [arguments]
+ *
+ * Options of the whole program may stand on either side of the command.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "cli/suggest.h"
+#include "execute/execute.h"
+
+/* Commands that are not linked in are left out. */
+#pragma weak cmd_backup
+#pragma weak cmd_bench
+#pragma weak cmd_dead
+#pragma weak cmd_dev
+#pragma weak cmd_doctor
+#pragma weak cmd_enqueue
+#pragma weak cmd_explain
+#pragma weak cmd_job
+#pragma weak cmd_migrate
+#pragma weak cmd_prune
+#pragma weak cmd_queue
+#pragma weak cmd_worker
+#pragma weak cmd_workers
+
+static const struct cli_command *const all[] = {
+    &cmd_dev,   &cmd_worker, &cmd_enqueue, &cmd_job,    &cmd_queue,   &cmd_dead,  &cmd_workers,
+    &cmd_prune, &cmd_backup, &cmd_migrate, &cmd_doctor, &cmd_explain, &cmd_bench, &cmd_version,
+};
+static const struct cli_command *commands[sizeof(all) / sizeof(all[0]) + 1];
+
+static void print_overview(void)
+{
+    printf("stint %s - background jobs on the database you already have\n\n", stint_version());
+    printf("Usage: stint [global options] COMMAND [options] [arguments]\n\nCommands:\n");
+    for (size_t i = 0; commands[i]; i++)
+        printf("  %-10s %s\n", commands[i]->name, commands[i]->summary);
+    printf("  %-10s %s\n", "help", "this text, or the help of a command");
+    cli_help_globals();
+    printf("\nExamples:\n"
+           "  stint dev --once                              run the example jobs and stop\n"
+           "  stint enqueue mail.send '{\"to\":\"ada\"}'        add a job\n"
+           "  stint worker                                  run jobs by ./stint.yaml\n"
+           "  stint job wait ID                             until it has ended\n");
+    printf("\nThe store is --store, $STINT_STORE, `store:` in stint.yaml, $DATABASE_URL, $REDIS_URL, or\n"
+           "sqlite:stint.db.  `stint help COMMAND` tells more.\n");
+}
+
+static const struct cli_command *find(const struct cli_command *const *list, const char *name)
+{
+    for (size_t i = 0; list[i]; i++)
+        if (strcmp(list[i]->name, name) == 0)
+            return list[i];
+    return NULL;
+}
+
+/* The exit code for a name that nobody has. */
+static int unknown(struct cli *c, const char *what, const struct cli_command *const *list,
+                   const char *given)
+{
+    const char *names[32];
+    const char *near;
+    size_t n = 0;
+
+    for (; list[n] && n + 2 < sizeof(names) / sizeof(names[0]); n++)
+        names[n] = list[n]->name;
+    if (list == commands)
+        names[n++] = "help";
+    names[n] = NULL;
+    near = st_suggest(st_slice_cstr(given), names);
+    if (near)
+        return cli_usage(c, "unknown %s '%s'; did you mean '%s'?", what, given, near);
+    return cli_usage(c, "unknown %s '%s'", what, given);
+}
+
+/* Goes from c->argv to the command it names; NULL = help was printed or c->exit is set. */
+static const struct cli_command *descend(struct cli *c, const struct cli_command *cmd)
+{
+    snprintf(c->name, sizeof(c->name), "%s", cmd->name);
+    c->command = cmd;
+    while (cmd->verbs) {
+        const struct cli_command *verb;
+        size_t len = strlen(c->name);
+
+        if (!cli_options_before(c))
+            return NULL;
+        if (c->argc < 1) {
+            cli_usage(c, "`stint %s` needs to know what to do", c->name);
+            return NULL;
+        }
+        verb = find(cmd->verbs, c->argv[0]);
+        if (!verb) {
+            unknown(c, "verb", cmd->verbs, c->argv[0]);
+            return NULL;
+        }
+        cmd = verb;
+        snprintf(c->name + len, sizeof(c->name) - len, " %s", cmd->name);
+        c->command = cmd;
+    }
+    return cmd;
+}
+
+/* stint help [COMMAND [VERB]] */
+static int help(struct cli *c)
+{
+    const struct cli_command *cmd;
+
+    c->argc--;
+    c->argv++;
+    if (c->argc == 0) {
+        print_overview();
+        return CLI_DONE;
+    }
+    cmd = find(commands, c->argv[0]);
+    if (!cmd)
+        return unknown(c, "command", commands, c->argv[0]);
+    snprintf(c->name, sizeof(c->name), "%s", cmd->name);
+    if (cmd->verbs && c->argc > 1) {
+        const struct cli_command *verb = find(cmd->verbs, c->argv[1]);
+
+        if (!verb)
+            return unknown(c, "verb", cmd->verbs, c->argv[1]);
+        snprintf(c->name, sizeof(c->name), "%s %s", cmd->name, verb->name);
+        cmd = verb;
+    }
+    cli_help(cmd, c->name);
+    return CLI_DONE;
+}
+
+static int run(struct cli *c)
+{
+    const struct cli_command *cmd;
+
+    if (!cli_options_before(c))
+        return c->exit;
+    if (c->want_version)
+        return cmd_version.run(c);
+    if (c->argc == 0 || c->want_help) {
+        print_overview();
+        return c->want_help ? CLI_DONE : CLI_USAGE;
+    }
+    if (strcmp(c->argv[0], "help") == 0)
+        return help(c);
+    cmd = find(commands, c->argv[0]);
+    if (!cmd)
+        return unknown(c, "command", commands, c->argv[0]);
+    cmd = descend(c, cmd);
+    if (!cmd)
+        return c->exit;
+    return cmd->run(c);
+}
+
+/* Output that could not be written is a failure, whatever else went well. */
+static int flushed(struct cli *c, int code)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return code;
+    fprintf(stderr, "stint: cannot write to standard output\n");
+    (void)c;
+    return code ? code : CLI_FAILED;
+}
+
+int main(int argc, char **argv)
+{
+    struct cli c;
+    int code;
+
+    if (argc == 3 && strcmp(argv[1], ST_MINDER_ARG) == 0)
+        return st_minder_main(atoi(argv[2]));
+    if (!cli_init(&c, argc, argv))
+        return c.exit;
+    for (size_t i = 0, n = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        if (all[i])
+            commands[n++] = all[i];
+    code = run(&c);
+    cli_clear(&c);
+    return flushed(&c, code);
+}
