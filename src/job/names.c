@@ -9,7 +9,6 @@
  */
 #include "job/names.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #define QUOTED_MAX 48
@@ -141,7 +140,11 @@ stint_code st_type_pattern_check(struct st_slice name, stint_error *err)
 
 stint_code st_key_check(struct st_slice key, stint_error *err)
 {
-    return size_check("unique key", key, ST_KEY_MAX, err);
+    stint_code rc = size_check("unique key", key, ST_KEY_MAX, err);
+
+    if (rc == STINT_OK && memchr(key.p, '\0', key.len))
+        rc = st_fail(err, STINT_EINVAL, "the unique key has a NUL character in it");
+    return rc;
 }
 
 struct st_slice st_queue_parent(struct st_slice name)

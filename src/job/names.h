@@ -17,7 +17,7 @@ stint_code st_queue_check(struct st_slice name, stint_error *err);
 stint_code st_type_check(struct st_slice name, stint_error *err);
 /* A type as configured or asked for: NAME or PREFIX*, "*" too. */
 stint_code st_type_pattern_check(struct st_slice name, stint_error *err);
-stint_code st_key_check(struct st_slice key, stint_error *err); /* 1..512 bytes of UTF-8 */
+stint_code st_key_check(struct st_slice key, stint_error *err); /* 1..512 bytes of UTF-8, no NUL */
 
 /* The part before the first dot, or the whole name. */
 struct st_slice st_queue_parent(struct st_slice name);
