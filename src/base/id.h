@@ -17,8 +17,9 @@ void st_id_new(char out[ST_UUID_LEN + 1]);
 /* 1..128 bytes of UTF-8 without control characters. */
 stint_code st_id_check(struct st_slice id, stint_error *err);
 
-/* A name for files: bytes outside [A-Za-z0-9_-] become %XX.  Never "", "." or "..";
- * different ids give different names. */
+/* A name for files: bytes outside [A-Za-z0-9_-] become %xx.  Never "", "." or "..";
+ * different ids give different names.  An id that would give more than 150 bytes, which file
+ * systems may refuse, becomes "%-" and its SHA-256.  id has passed st_id_check. */
 #define ST_ID_FILE_MAX (3 * ST_ID_MAX)
 char *st_id_file_name(struct st_slice id, char out[ST_ID_FILE_MAX + 1]);
 
@@ -33,6 +34,9 @@ const char *st_boot_id(void);
 /* When a process started, in clock ticks since boot; 0 if there is no such process (a zombie
  * counts as gone).  Together with the pid this names a process for good. */
 uint64_t st_pid_start(int pid);
+/* Is the process that st_pid_start gave this start for gone?  Only a sure yes is true: a process
+ * that cannot be looked at (no descriptors left, hidden /proc) and a start of 0 are not gone. */
+bool st_pid_gone(int pid, uint64_t start);
 
 /* host-pid-8hex: "web1-4711-9f86d081" */
 void st_worker_id_new(char out[ST_ID_MAX + 1]);

@@ -26,6 +26,8 @@ int st_slice_cmp(struct st_slice a, struct st_slice b); /* memcmp order, shorter
 char *st_slice_dup(struct st_slice a);                  /* NUL-terminated; NULL = no memory */
 
 bool st_utf8_valid(const char *p, size_t len);
+/* How many bytes the character at p has, 1 to 4; 0 if it is none or len is 0. */
+size_t st_utf8_len(const char *p, size_t len);
 /* The largest n <= len at which p may be cut without splitting a UTF-8 character. */
 size_t st_utf8_cut(const char *p, size_t len, size_t max);
 
