@@ -22,7 +22,8 @@ struct st_enqueue_item {
 /* What a job is when nothing was said: no texts, priority 0, now, attempts and timeout by type. */
 extern const struct st_new_job st_new_job_default;
 
-/* "active", "forever" or a duration, as --unique and the batch's `unique` take it. */
+/* "active", "forever" or a duration, as --unique and the batch's `unique` take it.
+ * The message does not name the option or member: the caller puts that in front. */
 stint_code st_unique_parse(struct st_slice text, enum st_unique *out, int64_t *window_us,
                            stint_error *err);
 
