@@ -33,6 +33,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
+#include "cli/files.h"
 #include "store/store.h"
 #include "worker/settings.h"
 
@@ -214,14 +215,6 @@ void cli_progress_end(struct cli_progress *p); /* wipes it */
 
 /* Unlinks what a prune or discard left behind; counts what could not be removed. */
 size_t cli_unlink(struct cli *c, const struct st_pruned *p);
-
-/* ---- reading ---------------------------------------------------------------------------- */
-
-/* All of a file ("-" = stdin), at most max bytes; free *out.  EINVAL names the file. */
-stint_code cli_read_all(const char *path, size_t max, char **out, size_t *len, stint_error *err);
-
-
-
 
 /* ---- for main ----------------------------------------------------------------------------- */
 

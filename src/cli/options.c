@@ -229,6 +229,10 @@ static bool global_option(struct cli *c, int id, const char *arg)
 
     switch (id) {
     case OPT_STORE:
+        if (!*arg) {
+            cli_usage(c, "--store is empty");
+            return false;
+        }
         c->store_flag = arg;
         return true;
     case OPT_CONFIG:

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * files.h - reading files from outside, which have a maximum.
+ */
+#ifndef ST_CLI_FILES_H
+#define ST_CLI_FILES_H
+
+#include "base/err.h"
+
+/* All of a file ("-" = stdin), at most max bytes; free *out, which ends with a NUL.  EINVAL names the file. */
+stint_code cli_read_all(const char *path, size_t max, char **out, size_t *len, stint_error *err);
+
+#endif
