@@ -39,9 +39,15 @@ struct st_store;
 /* What a worker does with a type.  The most specific pattern wins. */
 struct st_type_rule {
     struct st_slice pattern; /* NAME or PREFIX* */
+    struct st_slice queue;   /* only jobs of this queue (a parent means its subs); none = any */
     struct st_policy policy; /* written with the claim, so that anyone can reap it */
     int64_t lease_us;        /* 0 = the request's */
 };
+
+/* The rule for a job of this queue and type: one that names a queue before one that does not, then the most
+ * specific pattern.  NULL = none matches.  Stores use this, so that all decide alike. */
+const struct st_type_rule *st_rule_find(const struct st_type_rule *rules, size_t n, struct st_slice queue,
+                                        struct st_slice type);
 
 struct st_claim_req {
     int64_t now_us;
@@ -225,6 +231,13 @@ struct st_store_ops {
     stint_code (*claim)(struct st_store *s, const struct st_claim_req *req, struct st_job **out,
                         size_t *n_out, stint_error *err);
 
+    /* A finish and the next claim together, in one transaction where the store can.  NULL = the store does them one
+     * after the other.  *finished tells how far it came when an error is returned: false = the finish
+     * itself failed, true = the finish is done and the claim failed. */
+    stint_code (*exchange)(struct st_store *s, int64_t now_us, struct st_finish *items, size_t n,
+                           const struct st_claim_req *req, struct st_job **out, size_t *n_out,
+                           bool *finished, stint_error *err);
+
     /* By id: pending and due, or held with an expired lease (that attempt ends as lease_expired).
      * Refused: *out NULL, *why set, ESTATE (ENOTFOUND for unknown).  Types and queues of req do not
      * filter; its rules give the policy.  n and n_run are ignored: it runs at once. */
@@ -343,6 +356,9 @@ stint_code st_store_enqueue(struct st_store *s, int64_t now_us, const struct st_
                             struct st_enqueued *out, stint_error *err);
 stint_code st_store_claim(struct st_store *s, const struct st_claim_req *req, struct st_job **out,
                           size_t *n_out, stint_error *err);
+stint_code st_store_exchange(struct st_store *s, int64_t now_us, struct st_finish *items, size_t n,
+                             const struct st_claim_req *req, struct st_job **out, size_t *n_out, bool *finished,
+                             stint_error *err);
 stint_code st_store_acquire(struct st_store *s, struct st_slice id, const struct st_claim_req *req,
                             struct st_job **out, enum st_refusal *why, stint_error *err);
 stint_code st_store_renew(struct st_store *s, int64_t now_us, struct st_renew *items, size_t n, stint_error *err);

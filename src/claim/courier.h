@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * courier.h - one thread that carries outcomes to the store and brings jobs back.
+ */
+#ifndef ST_CLAIM_COURIER_H
+#define ST_CLAIM_COURIER_H
+
+#include <uv.h>
+
+#include "claim/plan.h"
+#include "complete/complete.h"
+
+/* How the worker's threads get a handle of their own. */
+struct st_opener {
+    stint_code (*open)(void *arg, struct st_store **out, stint_error *err);
+    void *arg;
+};
+
+struct st_courier;
+
+/* Verdicts so far. */
+struct st_tally {
+    int64_t succeeded, failed, retried, cancelled, released, refused;
+    int64_t rounds; /* batches they were written in */
+};
+
+/* What the courier tells the loop.  Counters grow; the loop compares. */
+struct st_courier_news {
+    bool opened;           /* the store was opened for the first time */
+    stint_code fatal;      /* not OK: the store cannot be used (error below); the courier has ended */
+    stint_error error;     /* of the last failure */
+    bool claim_over;       /* the claim asked for is answered: */
+    stint_code claim_code;
+    struct st_job **jobs;  /* owned by the taker: free the array, the jobs are its own */
+    size_t n_jobs, n_asked;
+    int64_t next_due_in_us; /* after an empty claim: the next scheduled job; -1 = none known */
+    int64_t claim_took_us;
+    bool disowned;         /* the disown asked for is done */
+    bool away;             /* the store does not answer at the moment */
+    size_t in_hand;        /* outcomes not yet written */
+    struct st_tally tally;
+};
+
+stint_code st_courier_new(const struct st_opener *opener, const char *worker_id, const char *results_dir,
+                          uv_async_t *wake, struct st_courier **out, stint_error *err);
+
+/* Takes over a list of n ended attempts; written at once when idle, in batches while busy. */
+void st_courier_finish(struct st_courier *c, struct st_done *first, struct st_done *last, size_t n);
+/* Ask for up to n jobs, the first n_run to run at once.  One claim at a time.  Takes a reference to plan. */
+void st_courier_claim(struct st_courier *c, struct st_plan *plan, size_t n, size_t n_run);
+/* After a claim that ended EUNKNOWN: give back what we hold without knowing.  ids: n texts, copied. */
+stint_code st_courier_disown(struct st_courier *c, const struct st_slice *known, size_t n, stint_error *err);
+void st_courier_take(struct st_courier *c, struct st_courier_news *news);
+
+/* Write what is in hand, then end; give up deadline_us from now.  Wakes the loop when ended; see st_courier_ended. */
+void st_courier_stop(struct st_courier *c, int64_t deadline_us);
+bool st_courier_ended(struct st_courier *c);
+/* How many outcomes could not be written.  Only after it has ended. */
+size_t st_courier_free(struct st_courier *c);
+
+#endif

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * pool.c - run attempts inside this process, one thread per slot.
+ *
+ *     todo --pop--> handler --push--> done --take--> the loop
+ *
+ * A thread that takes an item while more are waiting wakes one more thread, so that short handlers are
+ * drained by few threads and long ones by as many as there are slots.
+ *
+ * Invariants:
+ *   (1) an item is in exactly one place: todo, a thread, done, or the caller's hands;
+ *   (2) wake is sent when done goes from empty to not empty.
+ *
+ * Threads: push and take come from the loop; the rest runs on the pool's own threads.
+ */
+#include "execute/pool.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+struct list {
+    struct st_pool_item *first, **end;
+};
+
+struct st_pool {
+    pthread_mutex_t mutex;
+    pthread_cond_t todo_cond;
+    struct list todo, done;
+    pthread_t *threads;
+    int n_threads, max_threads, idle;
+    bool stop;
+    uv_async_t *wake;
+};
+
+static void list_init(struct list *l)
+{
+    l->first = NULL;
+    l->end = &l->first;
+}
+
+static void list_push(struct list *l, struct st_pool_item *first, struct st_pool_item *last)
+{
+    last->next = NULL;
+    *l->end = first;
+    l->end = &last->next;
+}
+
+static struct st_pool_item *list_pop(struct list *l)
+{
+    struct st_pool_item *it = l->first;
+
+    l->first = it->next;
+    if (!l->first)
+        l->end = &l->first;
+    it->next = NULL;
+    return it;
+}
+
+static void *pool_thread(void *arg);
+
+/* Under the mutex: get one more thread going, an idle one if there is one. */
+static void pool_rouse(struct st_pool *p)
+{
+    if (p->idle > 0)
+        pthread_cond_signal(&p->todo_cond);
+    else if (p->n_threads < p->max_threads &&
+             pthread_create(&p->threads[p->n_threads], NULL, pool_thread, p) == 0)
+        p->n_threads++;
+}
+
+static void item_run(struct st_pool_item *it)
+{
+    it->ran = (struct st_ran)ST_RAN_INIT;
+    it->ran.ok = true;
+    it->fn(it->arg, it->job, &it->abort, &it->ran);
+    it->ran.aborted = (enum st_abort)atomic_load(&it->abort);
+}
+
+static void *pool_thread(void *arg)
+{
+    struct st_pool *p = arg;
+
+    pthread_mutex_lock(&p->mutex);
+    for (;;) {
+        struct st_pool_item *it;
+        bool was_empty;
+
+        while (!p->todo.first && !p->stop) {
+            p->idle++;
+            pthread_cond_wait(&p->todo_cond, &p->mutex);
+            p->idle--;
+        }
+        if (!p->todo.first)
+            break;
+        it = list_pop(&p->todo);
+        if (p->todo.first)
+            pool_rouse(p);
+        pthread_mutex_unlock(&p->mutex);
+        item_run(it);
+        pthread_mutex_lock(&p->mutex);
+        was_empty = !p->done.first;
+        list_push(&p->done, it, it);
+        if (was_empty)
+            uv_async_send(p->wake);
+    }
+    pthread_mutex_unlock(&p->mutex);
+    return NULL;
+}
+
+stint_code st_pool_new(int n, uv_async_t *wake, struct st_pool **out, stint_error *err)
+{
+    struct st_pool *p = calloc(1, sizeof(*p));
+
+    *out = NULL;
+    if (p)
+        p->threads = calloc((size_t)n, sizeof(*p->threads));
+    if (!p || !p->threads) {
+        free(p);
+        return st_fail(err, STINT_ENOMEM, "no memory for %d handler threads", n);
+    }
+    p->max_threads = n;
+    p->wake = wake;
+    list_init(&p->todo);
+    list_init(&p->done);
+    pthread_mutex_init(&p->mutex, NULL);
+    pthread_cond_init(&p->todo_cond, NULL);
+    *out = p;
+    return STINT_OK;
+}
+
+void st_pool_push(struct st_pool *p, struct st_pool_item *first, struct st_pool_item *last, size_t n)
+{
+    if (n == 0)
+        return;
+    pthread_mutex_lock(&p->mutex);
+    list_push(&p->todo, first, last);
+    pool_rouse(p);
+    pthread_mutex_unlock(&p->mutex);
+}
+
+struct st_pool_item *st_pool_take(struct st_pool *p)
+{
+    struct st_pool_item *first;
+
+    pthread_mutex_lock(&p->mutex);
+    first = p->done.first;
+    list_init(&p->done);
+    pthread_mutex_unlock(&p->mutex);
+    return first;
+}
+
+void st_pool_free(struct st_pool *p)
+{
+    if (!p)
+        return;
+    pthread_mutex_lock(&p->mutex);
+    p->stop = true;
+    pthread_cond_broadcast(&p->todo_cond);
+    pthread_mutex_unlock(&p->mutex);
+    for (int i = 0; i < p->n_threads; i++)
+        pthread_join(p->threads[i], NULL);
+    pthread_cond_destroy(&p->todo_cond);
+    pthread_mutex_destroy(&p->mutex);
+    free(p->threads);
+    free(p);
+}

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * beat.c - watch over the leases of what we hold.
+ *
+ * While anything is held a timer ticks.  Each tick gathers the jobs whose lease wants renewing or whose start the
+ * store does not know yet, and hands them to the lease thread as one beat.  A lease that was not renewed in time ends
+ * by our own clock before it ends by the store's: then the attempt is stopped.
+ *
+ * Thread: loop.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "worker/worker_int.h"
+
+#define QUEUED_MAX (2 * ST_SEC) /* how long a prefetched job may wait for a slot here */
+
+static int64_t tick_us(const struct st_worker *w)
+{
+    int64_t us = w->settings->lease_us;
+
+    for (size_t i = 0; i < w->settings->n_types; i++) {
+        if (w->settings->types[i].lease_us > 0 && w->settings->types[i].lease_us < us)
+            us = w->settings->types[i].lease_us;
+    }
+    us /= 10;
+    return us > 500 * ST_MS ? 500 * ST_MS : us < 20 * ST_MS ? 20 * ST_MS : us;
+}
+
+static bool wants_beat(const struct held *h, int64_t now)
+{
+    if (h->beating || h->stopping == ST_ABORT_TAKEN)
+        return false;
+    return now >= h->lease.renew_at_us ||
+           (h->state == HELD_RUNNING && !h->start_told && now - h->done.started_boot_us > 250 * ST_MS);
+}
+
+static void fill_beat(struct st_beat *b, struct held *h)
+{
+    const struct st_job *job = h->done.job;
+
+    memset(b, 0, sizeof(*b));
+    snprintf(b->id, sizeof(b->id), "%s", job->id);
+    b->fence = job->fence;
+    b->ref = job->ref;
+    b->lease_us = job->lease_us;
+    if (h->state == HELD_RUNNING && !h->start_told)
+        b->started_boot_us = h->done.started_boot_us;
+}
+
+static void send_beat(struct st_worker *w, int64_t now)
+{
+    struct st_beat *beats;
+    size_t n = 0;
+
+    for (struct held *h = w->first; h; h = h->next)
+        n += wants_beat(h, now);
+    if (n == 0 || !(beats = calloc(n, sizeof(*beats))))
+        return;
+    n = 0;
+    for (struct held *h = w->first; h; h = h->next) {
+        if (wants_beat(h, now))
+            fill_beat(&beats[n++], h);
+    }
+    if (!st_lessor_beat(w->lessor, beats, n)) {
+        free(beats); /* one is under way; the next tick comes soon */
+        return;
+    }
+    for (struct held *h = w->first; h; h = h->next)
+        h->beating = h->beating || wants_beat(h, now);
+}
+
+/* Our own clock: stop what we may no longer believe in. */
+static void check_deadlines(struct st_worker *w, int64_t now)
+{
+    struct held *h = w->first;
+
+    while (h) {
+        struct held *next = h->next;
+
+        if (h->state == HELD_RUNNING && now >= h->lease.kill_at_us)
+            slots_abort(h, ST_ABORT_LEASE, true);
+        else if (now >= h->lease.stop_at_us && h->stopping == ST_ABORT_NOT)
+            slots_abort(h, h->state == HELD_QUEUED ? ST_ABORT_TAKEN : ST_ABORT_LEASE, false);
+        h = next;
+    }
+}
+
+static void on_tick(uv_timer_t *t)
+{
+    struct st_worker *w = t->data;
+    int64_t now = st_clock_boot_us();
+
+    if (w->n_held == 0) {
+        uv_timer_stop(t);
+        return;
+    }
+    send_beat(w, now);
+    check_deadlines(w, now);
+    if (w->n_running >= (size_t)w->settings->slots)
+        slots_release_queued(w, QUEUED_MAX);
+    if (w->hinter && w->n_running)
+        st_hinter_arm(w->hinter, true);
+    worker_advance(w);
+}
+
+void beat_start(struct st_worker *w)
+{
+    uint64_t ms = (uint64_t)(tick_us(w) / ST_MS);
+
+    if (!uv_is_active((uv_handle_t *)&w->tick))
+        uv_timer_start(&w->tick, on_tick, ms, ms);
+}
+
+static void on_verdict(struct st_worker *w, const struct st_beat *b, int64_t asked_us)
+{
+    struct held *h = held_find(w, b->id, b->fence);
+
+    if (!h)
+        return;
+    h->beating = false;
+    if (b->verdict == STINT_ELOST) {
+        slots_abort(h, ST_ABORT_TAKEN, false);
+        return;
+    }
+    h->lease = st_lease_from(asked_us, h->done.job->lease_us, h->renew_us, h->grace_us);
+    if (b->started_boot_us)
+        h->start_told = true;
+    if (b->cancel && h->stopping == ST_ABORT_NOT)
+        slots_abort(h, ST_ABORT_CANCELLED, false);
+}
+
+static void on_silence(struct st_worker *w, const struct st_beat *b)
+{
+    struct held *h = held_find(w, b->id, b->fence);
+
+    if (h)
+        h->beating = false; /* no answer is not a no: the next tick asks again */
+}
+
+void beat_on_news(struct st_worker *w, struct st_lessor_news *news)
+{
+    for (size_t i = 0; i < news->n; i++) {
+        if (news->code == STINT_OK)
+            on_verdict(w, &news->beats[i], news->asked_us);
+        else
+            on_silence(w, &news->beats[i]);
+    }
+    for (size_t i = 0; i < news->n_flagged; i++) {
+        struct held *h = held_find(w, news->flagged[i], 0);
+
+        if (h && h->stopping == ST_ABORT_NOT)
+            slots_abort(h, ST_ABORT_CANCELLED, false);
+    }
+    free(news->beats);
+    free(news->flagged);
+}

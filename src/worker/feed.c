@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * feed.c - ask for work when there is room for it.
+ *
+ *     WET --claim found all it asked for--> WET    ask again as soon as there is room
+ *     WET --claim found less--------------> DRY    wait for a hint, the next due time, or the poll
+ *     WET --store away--------------------> DRY    for a growing while
+ *     DRY --hint, timer, rescued jobs-----> WET
+ *
+ * How many: the free slots, plus what the slots will use up while the next claim is under way, twice.  Long jobs
+ * make that nothing, so they never wait here while another worker has a free slot; short ones make it a batch.
+ *
+ * Thread: loop.
+ */
+#include <stdlib.h>
+
+#include "worker/worker_int.h"
+
+#define BATCH_MAX 500
+#define SMOOTH 0.3
+
+static size_t batch_max(const struct st_worker *w)
+{
+    return w->settings->claim_batch > 0 ? (size_t)w->settings->claim_batch : BATCH_MAX;
+}
+
+static size_t prefetch(const struct st_worker *w)
+{
+    double n = w->rate * w->trip_us / (double)ST_SEC * 2;
+
+    return n < 1 ? 0 : n > (double)batch_max(w) ? batch_max(w) : (size_t)n;
+}
+
+static void on_poll(uv_timer_t *t)
+{
+    struct st_worker *w = t->data;
+
+    feed_wet(w);
+    worker_advance(w);
+}
+
+static void sleep_for(struct st_worker *w, int64_t us)
+{
+    w->dry = true;
+    uv_timer_start(&w->poll, on_poll, (uint64_t)((us + ST_MS - 1) / ST_MS), 0);
+}
+
+/* The poll interval give or take a tenth, or until the next scheduled job. */
+static void sleep_until_next(struct st_worker *w, int64_t next_due_in_us)
+{
+    int64_t us = (int64_t)((double)w->settings->poll_us * (0.9 + 0.2 * st_random_unit()));
+
+    if (next_due_in_us >= 0 && next_due_in_us < us)
+        us = next_due_in_us;
+    sleep_for(w, us);
+}
+
+void feed_wet(struct st_worker *w)
+{
+    w->dry = false;
+    uv_timer_stop(&w->poll);
+}
+
+void feed(struct st_worker *w)
+{
+    size_t held = w->n_running + w->n_queued, slots = (size_t)w->settings->slots;
+    size_t ahead = prefetch(w), n, n_run;
+
+    if (w->phase != WORKING || w->quiet || w->asking || w->disowning || w->dry)
+        return;
+    n_run = held < slots ? slots - held : 0;
+    if (n_run == 0 && w->n_queued > ahead / 2)
+        return;
+    n = slots + ahead > held ? slots + ahead - held : 0;
+    if (n > batch_max(w))
+        n = batch_max(w);
+    if (n == 0)
+        return;
+    w->asking = true;
+    w->ask_seq = w->finish_seq;
+    st_courier_claim(w->courier, w->plan, n, n_run);
+}
+
+/* What the slots used up while the claim was under way. */
+static void measure(struct st_worker *w, const struct st_courier_news *news)
+{
+    int64_t now = st_clock_mono_us();
+    double span = (double)(now - w->reply_us), rate;
+
+    if (w->reply_us && span > 0) {
+        rate = (double)(w->ended - w->ended_at_reply) / span * (double)ST_SEC;
+        w->rate += SMOOTH * (rate - w->rate);
+    }
+    w->reply_us = now;
+    w->ended_at_reply = w->ended;
+    w->trip_us += SMOOTH * ((double)news->claim_took_us - w->trip_us);
+}
+
+static void take_jobs(struct st_worker *w, struct st_courier_news *news)
+{
+    for (size_t i = 0; i < news->n_jobs; i++) {
+        struct st_job *job = news->jobs[i];
+        struct held *h = held_new(w, job);
+
+        if (!h) { /* its lease will run out and somebody will reap it */
+            st_log(ST_LOG_ERROR, "job.no_memory", ST_F("job", job->id));
+            st_job_free(job);
+            continue;
+        }
+        h->renew_us = w->settings->renew_us;
+        h->lease = st_lease_from(job->asked_boot_us, job->lease_us, h->renew_us, 0);
+    }
+    free(news->jobs);
+    if (w->n_held)
+        beat_start(w);
+}
+
+/* The claim may have happened: give back whatever we hold without knowing. */
+static void disown_unknown(struct st_worker *w)
+{
+    struct st_slice *known = calloc(w->n_held + 1, sizeof(*known));
+    stint_error err;
+    size_t n = 0;
+
+    worker_send_out(w); /* outcomes first: the courier keeps the order */
+    if (known) {
+        for (struct held *h = w->first; h; h = h->next)
+            known[n++] = st_slice_cstr(h->done.job->id);
+        w->disowning = st_courier_disown(w->courier, known, n, &err) == STINT_OK;
+    }
+    free(known);
+}
+
+static void on_claim_over(struct st_worker *w, struct st_courier_news *news)
+{
+    w->asking = false;
+    take_jobs(w, news);
+    if (news->claim_code == STINT_OK) {
+        w->tries.n = 0;
+        measure(w, news);
+        if (news->n_jobs < news->n_asked)
+            sleep_until_next(w, news->next_due_in_us);
+        if (news->n_jobs == 0)
+            w->empty_seq = w->ask_seq + 1;
+        if (w->dry && w->hinter)
+            st_hinter_arm(w->hinter, w->hinted && news->n_jobs == 0);
+        w->hinted = false;
+        return;
+    }
+    sleep_for(w, st_tries_next(&w->tries));
+    if (news->claim_code == STINT_EUNKNOWN)
+        disown_unknown(w);
+}
+
+void feed_on_news(struct st_worker *w, struct st_courier_news *news)
+{
+    if (news->claim_over)
+        on_claim_over(w, news);
+    if (news->disowned) {
+        w->disowning = false;
+        feed_wet(w);
+    }
+    if (news->in_hand != w->in_hand)
+        w->finish_seq++;
+    w->in_hand = news->in_hand;
+    w->tally = news->tally;
+}

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * slots.c - put waiting jobs into free slots, and take them out again.
+ *
+ * Thread: loop.
+ */
+#include <string.h>
+
+#include "worker/worker_int.h"
+
+static const struct st_worker_handler *find_handler(const struct st_worker *w, const struct st_job *job)
+{
+    const struct st_worker_handler *best = NULL;
+    int score = 0;
+
+    for (size_t i = 0; i < w->opt.n_handlers; i++) {
+        int s = st_pattern_match(st_slice_cstr(w->opt.handlers[i].pattern), st_slice_cstr(job->type));
+
+        if (s > score) {
+            score = s;
+            best = &w->opt.handlers[i];
+        }
+    }
+    return best;
+}
+
+/* Given back uncharged. */
+static void release(struct held *h)
+{
+    h->done.ran.aborted = ST_ABORT_SHUTDOWN;
+    held_over(h);
+}
+
+/* The executor is done with a command. */
+static void on_ran(void *arg, struct st_ran *ran)
+{
+    struct held *h = arg;
+    struct st_worker *w = h->w;
+
+    h->done.ran = *ran;
+    h->run = NULL;
+    if (h->stopping != ST_ABORT_NOT)
+        h->done.ran.aborted = h->stopping;
+    held_over(h);
+    worker_advance(w);
+}
+
+static void begin_in_process(struct held *h, const struct st_worker_handler *in)
+{
+    struct st_worker *w = h->w;
+
+    held_began(h);
+    h->item.fn = in->fn;
+    h->item.arg = in->arg;
+    h->item.job = h->done.job;
+    h->item.next = NULL;
+    atomic_store(&h->item.abort, ST_ABORT_NOT);
+    *(w->push_last ? &w->push_last->next : &w->push_first) = &h->item;
+    w->push_last = &h->item;
+    w->n_push++;
+}
+
+static void begin_command(struct held *h, const struct st_type_conf *conf)
+{
+    struct st_worker *w = h->w;
+    stint_error err;
+
+    h->grace_us = conf->command.grace_us;
+    h->renew_us = conf->renew_us ? conf->renew_us : w->settings->renew_us;
+    held_began(h);
+    if (st_exec_run(w->exec, &conf->command, h->done.job, on_ran, h, &h->run, &err) != STINT_OK) {
+        st_log(ST_LOG_ERROR, "job.not_started", ST_F("job", h->done.job->id), ST_FE(&err));
+        h->done.started_boot_us = 0;
+        release(h);
+        return;
+    }
+    st_log(ST_LOG_DEBUG, "job.started", ST_F("job", h->done.job->id), ST_F("type", h->done.job->type),
+           ST_FI("attempt", h->done.job->attempt), ST_FI("fence", h->done.job->fence));
+}
+
+static void begin(struct held *h)
+{
+    const struct st_job *job = h->done.job;
+    const struct st_worker_handler *in = find_handler(h->w, job);
+    const struct st_type_conf *conf = NULL;
+
+    if (!in)
+        conf = st_settings_handler(h->w->settings, st_slice_cstr(job->type), st_slice_cstr(job->queue));
+    if (in) {
+        begin_in_process(h, in);
+    } else if (conf) {
+        begin_command(h, conf);
+    } else { /* configured away while it was under way to us */
+        release(h);
+    }
+    h->lease = st_lease_from(job->asked_boot_us, job->lease_us, h->renew_us, h->grace_us);
+}
+
+void slots_fill(struct st_worker *w)
+{
+    while (w->next_queued && w->n_running < (size_t)w->settings->slots && w->phase == WORKING)
+        begin(w->next_queued);
+    if (w->n_push) {
+        st_pool_push(w->pool, w->push_first, w->push_last, w->n_push);
+        w->push_first = w->push_last = NULL;
+        w->n_push = 0;
+    }
+}
+
+static struct held *held_of(struct st_pool_item *it)
+{
+    return (struct held *)((char *)it - offsetof(struct held, item));
+}
+
+void slots_collect(struct st_worker *w)
+{
+    struct st_pool_item *it = w->pool ? st_pool_take(w->pool) : NULL;
+
+    while (it) {
+        struct st_pool_item *next = it->next;
+        struct held *h = held_of(it);
+
+        h->done.ran = it->ran;
+        held_over(h);
+        it = next;
+    }
+}
+
+void slots_abort(struct held *h, enum st_abort why, bool now)
+{
+    if (h->state == HELD_QUEUED) {
+        h->done.ran.aborted = why;
+        if (why == ST_ABORT_TAKEN)
+            held_forget(h);
+        else
+            held_over(h);
+        return;
+    }
+    if (h->stopping == ST_ABORT_NOT) {
+        st_log(ST_LOG_INFO, "job.stopping", ST_F("job", h->done.job->id), ST_F("type", h->done.job->type),
+               ST_FI("fence", h->done.job->fence), ST_F("reason", st_abort_name(why)));
+        h->stopping = why;
+    } else if (why == ST_ABORT_TAKEN) {
+        h->stopping = why; /* whatever the reason was: the outcome is not ours to write any more */
+    }
+    if (!h->run)
+        atomic_store(&h->item.abort, (int)h->stopping);
+    else if (now)
+        st_exec_kill(h->run, why);
+    else
+        st_exec_abort(h->run, why);
+}
+
+/* Prefetched jobs that wait for a slot: somebody else may have one. */
+void slots_release_queued(struct st_worker *w, int64_t older_than_us)
+{
+    int64_t now = st_clock_boot_us();
+    struct held *h = w->next_queued;
+
+    while (h) {
+        struct held *next = h->next;
+
+        if (h->state == HELD_QUEUED && now - h->queued_us >= older_than_us)
+            release(h);
+        h = next;
+    }
+}

@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * worker.c - claim, execute, complete, on one loop.
+ *
+ *     courier   brings jobs, takes outcomes            its own thread and store handle
+ *     lessor    keeps leases                           "
+ *     hinter    says that there may be work            "
+ *     maintainer reaps, beats, leads                   "
+ *     exec/pool run attempts                           children; threads for in-process handlers
+ *
+ * The loop owns slots, timers and the table of held jobs, and never blocks.  Everything that happens ends in
+ * worker_advance(), which does whatever is possible now.
+ */
+#include "worker/worker.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "worker/worker_int.h"
+
+void worker_send_out(struct st_worker *w)
+{
+    if (!w->n_out)
+        return;
+    st_courier_finish(w->courier, w->out_first, w->out_last, w->n_out);
+    w->in_hand += w->n_out;
+    w->out_first = w->out_last = NULL;
+    w->n_out = 0;
+}
+
+static void step(struct st_worker *w)
+{
+    slots_fill(w);
+    feed(w);
+    worker_send_out(w);
+    stop_step(w);
+}
+
+/* Does whatever is possible now.  Called from inside itself (an attempt that ends at once) it only notes that there is
+ * more to do. */
+void worker_advance(struct st_worker *w)
+{
+    w->again = true;
+    if (w->in_advance)
+        return;
+    w->in_advance = true;
+    while (w->again && w->phase != CLOSING) {
+        w->again = false;
+        step(w);
+    }
+    w->in_advance = false;
+}
+
+/* ---- news from the threads --------------------------------------------------------------- */
+
+static void on_opened(struct st_worker *w)
+{
+    if (w->phase != OPENING)
+        return;
+    w->phase = WORKING;
+    st_log(ST_LOG_INFO, "worker.started", ST_F("worker", w->id), ST_FI("slots", w->settings->slots),
+           ST_F("queues", st_plan_queues_json(w->plan)), ST_F("types", st_plan_types_json(w->plan)));
+}
+
+static void hear_courier(struct st_worker *w)
+{
+    struct st_courier_news news;
+
+    st_courier_take(w->courier, &news);
+    if (news.fatal != STINT_OK && w->result == STINT_OK) {
+        w->result = news.fatal;
+        w->error = news.error;
+    }
+    if (news.opened)
+        on_opened(w);
+    feed_on_news(w, &news);
+}
+
+static void hear_hinter(struct st_worker *w)
+{
+    if (!w->hinter || !st_hinter_take(w->hinter))
+        return;
+    if (w->n_running)
+        st_lessor_look(w->lessor);
+    if (w->dry && !w->asking && w->tries.n == 0) {
+        w->hinted = true;
+        feed_wet(w);
+    } else {
+        st_hinter_arm(w->hinter, true);
+    }
+}
+
+static void on_wake(uv_async_t *a)
+{
+    struct st_worker *w = a->data;
+    struct st_lessor_news news;
+
+    if (w->phase == CLOSING)
+        return;
+    slots_collect(w);
+    hear_courier(w);
+    st_lessor_take(w->lessor, &news);
+    beat_on_news(w, &news);
+    hear_hinter(w);
+    if (st_maintainer_take(w->maintainer))
+        feed_wet(w);
+    worker_advance(w);
+}
+
+/* ---- signals ------------------------------------------------------------------------------ */
+
+static void maintain_options(struct st_worker *w, struct st_maintain_options *o)
+{
+    const struct st_settings *s = w->settings;
+
+    memset(o, 0, sizeof(*o));
+    snprintf(o->self.id, sizeof(o->self.id), "%s", w->id);
+    snprintf(o->self.name, sizeof(o->self.name), "%s", s->worker_name ? s->worker_name : "");
+    snprintf(o->self.queues, sizeof(o->self.queues), "%s", st_plan_queues_json(w->plan));
+    snprintf(o->self.types, sizeof(o->self.types), "%s", st_plan_types_json(w->plan));
+    o->self.slots = s->slots;
+    o->lease_us = s->lease_us;
+    o->keep = s->keep;
+    o->vitals = &w->vitals;
+}
+
+static stint_code make_plan(struct st_worker *w, const struct st_settings *s, struct st_plan **out, stint_error *err)
+{
+    struct st_plan_handler *h = calloc(w->opt.n_handlers + 1, sizeof(*h));
+    stint_code rc;
+
+    if (!h)
+        return st_fail(err, STINT_ENOMEM, "no memory for the claim plan");
+    for (size_t i = 0; i < w->opt.n_handlers; i++) {
+        h[i].pattern = w->opt.handlers[i].pattern;
+        h[i].policy = w->opt.handlers[i].policy;
+    }
+    rc = st_plan_new(s, h, w->opt.n_handlers, out, err);
+    free(h);
+    return rc;
+}
+
+static void exec_options(const struct st_worker *w, const struct st_settings *s, struct st_exec_options *o)
+{
+    *o = (struct st_exec_options){
+        .self = w->opt.self, .worker_id = w->id, .logs_dir = s->logs_dir, .limits = s->limits};
+}
+
+/* Takes over new settings, or keeps the old ones and says why. */
+static void reload(struct st_worker *w)
+{
+    struct st_maintain_options mo;
+    struct st_settings *s = NULL;
+    struct st_exec_options xo;
+    struct st_plan *plan = NULL;
+    stint_error err;
+
+    if (!w->opt.reload)
+        return;
+    if (w->opt.reload(w->opt.reload_arg, &s, &err) != STINT_OK ||
+        make_plan(w, s, &plan, &err) != STINT_OK) {
+        st_log(ST_LOG_ERROR, "worker.reload_failed", ST_FE(&err), ST_F("remedy", err.remedy));
+        if (s)
+            st_settings_clear(s);
+        free(s);
+        return;
+    }
+    exec_options(w, s, &xo);
+    if (w->exec && st_exec_configure(w->exec, &xo, &err) != STINT_OK)
+        st_log(ST_LOG_ERROR, "worker.reload_failed", ST_FE(&err));
+    st_plan_unref(w->plan);
+    w->plan = plan;
+    w->settings = s;
+    if (w->own_settings)
+        st_settings_clear(w->own_settings);
+    free(w->own_settings);
+    w->own_settings = s;
+    maintain_options(w, &mo);
+    st_maintainer_configure(w->maintainer, &mo);
+    st_log(ST_LOG_INFO, "worker.reloaded", ST_F("types", st_plan_types_json(plan)), ST_FI("slots", s->slots));
+    feed_wet(w);
+}
+
+static void go_quiet(struct st_worker *w)
+{
+    w->quiet = true;
+    atomic_store(&w->vitals.quiet, true);
+    slots_release_queued(w, 0);
+    st_maintainer_nudge(w->maintainer);
+    st_log(ST_LOG_INFO, "worker.quiet", ST_FI("running", w->n_running));
+}
+
+static void on_signal(uv_signal_t *sig, int signum)
+{
+    struct st_worker *w = sig->data;
+
+    if (w->phase == CLOSING)
+        return;
+    if (signum == SIGHUP)
+        reload(w);
+    else if (signum == SIGTSTP)
+        go_quiet(w);
+    else
+        atomic_fetch_add(&w->stops, 1);
+    worker_advance(w);
+}
+
+/* ---- life ----------------------------------------------------------------------------------- */
+
+static stint_code loop_init(struct st_worker *w, stint_error *err)
+{
+    int rc = uv_loop_init(&w->loop);
+
+    if (rc)
+        return st_fail(err, STINT_ENOMEM, "cannot make an event loop: %s", uv_strerror(rc));
+    uv_async_init(&w->loop, &w->wake, on_wake);
+    uv_timer_init(&w->loop, &w->poll);
+    uv_timer_init(&w->loop, &w->tick);
+    uv_timer_init(&w->loop, &w->deadline);
+    w->wake.data = w->poll.data = w->tick.data = w->deadline.data = w;
+    return STINT_OK;
+}
+
+static void signals_init(struct st_worker *w)
+{
+    static const int nums[4] = {SIGTERM, SIGINT, SIGTSTP, SIGHUP};
+
+    for (int i = 0; w->opt.signals && i < 4; i++) {
+        uv_signal_init(&w->loop, &w->signals[i]);
+        w->signals[i].data = w;
+        uv_signal_start(&w->signals[i], on_signal, nums[i]);
+    }
+}
+
+static stint_code executors_init(struct st_worker *w, stint_error *err)
+{
+    struct st_exec_options xo;
+    stint_code rc = STINT_OK;
+
+    exec_options(w, w->settings, &xo);
+    if (w->opt.n_handlers)
+        rc = st_pool_new(w->settings->slots, &w->wake, &w->pool, err);
+    if (rc == STINT_OK && (w->settings->n_types || w->opt.reload))
+        rc = st_exec_new(&w->loop, &xo, &w->exec, err);
+    return rc;
+}
+
+static stint_code threads_init(struct st_worker *w, stint_error *err)
+{
+    const char *results = w->settings->results_dir ? w->settings->results_dir : "stint-results";
+    struct st_maintain_options mo;
+    stint_code rc;
+
+    maintain_options(w, &mo);
+    rc = st_lessor_new(&w->opener, w->id, &w->wake, &w->lessor, err);
+    if (rc == STINT_OK && w->settings->notify)
+        rc = st_hinter_new(&w->opener, &w->wake, &w->hinter, err);
+    if (rc == STINT_OK)
+        rc = st_maintainer_new(&w->opener, &mo, &w->wake, &w->maintainer, err);
+    if (rc == STINT_OK)
+        rc = st_courier_new(&w->opener, w->id, results, &w->wake, &w->courier, err);
+    return rc;
+}
+
+stint_code st_worker_new(const struct st_worker_options *opt, struct st_worker **out, stint_error *err)
+{
+    struct st_worker *w = calloc(1, sizeof(*w));
+    stint_code rc;
+
+    *out = NULL;
+    if (!w)
+        return st_fail(err, STINT_ENOMEM, "no memory for a worker");
+    w->opt = *opt;
+    w->opener = opt->opener;
+    w->settings = opt->settings;
+    w->tries = (struct st_tries){.base_us = 100 * ST_MS, .max_us = 5 * ST_SEC};
+    w->trip_us = (double)ST_MS;
+    atomic_init(&w->vitals.healthy, true);
+    if (opt->settings->worker_id)
+        snprintf(w->id, sizeof(w->id), "%s", opt->settings->worker_id);
+    else
+        st_worker_id_new(w->id);
+    rc = make_plan(w, w->settings, &w->plan, err);
+    if (rc == STINT_OK)
+        rc = loop_init(w, err);
+    if (rc != STINT_OK) {
+        st_plan_unref(w->plan);
+        free(w);
+        return rc;
+    }
+    *out = w;
+    return STINT_OK;
+}
+
+static void on_exec_closed(void *arg)
+{
+    struct st_worker *w = arg;
+
+    w->exec = NULL;
+}
+
+static void close_handle(uv_handle_t *h, void *arg)
+{
+    (void)arg;
+    if (!uv_is_closing(h))
+        uv_close(h, NULL);
+}
+
+/* Everything down, whatever was reached. */
+static void worker_close(struct st_worker *w)
+{
+    st_hinter_free(w->hinter);
+    st_lessor_free(w->lessor);
+    st_maintainer_free(w->maintainer, 0);
+    st_pool_free(w->pool);
+    w->hinter = NULL;
+    w->lessor = NULL;
+    w->maintainer = NULL;
+    w->pool = NULL;
+    if (w->exec) {
+        st_exec_close(w->exec, on_exec_closed, w);
+        while (w->exec)
+            uv_run(&w->loop, UV_RUN_ONCE);
+    }
+}
+
+stint_code st_worker_run(struct st_worker *w, stint_error *err)
+{
+    stint_code rc = executors_init(w, err);
+
+    if (rc == STINT_OK)
+        rc = threads_init(w, err);
+    if (rc == STINT_OK) {
+        signals_init(w);
+        uv_run(&w->loop, UV_RUN_DEFAULT);
+        rc = w->result;
+        if (rc != STINT_OK && err)
+            *err = w->error;
+        st_log(ST_LOG_INFO, "worker.stopped", ST_F("worker", w->id), ST_FI("succeeded", w->tally.succeeded),
+               ST_FI("failed", w->tally.failed), ST_FI("retried", w->tally.retried));
+    }
+    worker_close(w);
+    return rc;
+}
+
+void st_worker_stop(struct st_worker *w)
+{
+    atomic_fetch_add(&w->stops, 1);
+    uv_async_send(&w->wake);
+}
+
+const char *st_worker_id(const struct st_worker *w)
+{
+    return w->id;
+}
+
+struct st_tally st_worker_tally(const struct st_worker *w)
+{
+    return w->tally;
+}
+
+void st_worker_free(struct st_worker *w)
+{
+    if (!w)
+        return;
+    uv_walk(&w->loop, close_handle, NULL);
+    uv_run(&w->loop, UV_RUN_DEFAULT);
+    uv_loop_close(&w->loop);
+    st_plan_unref(w->plan);
+    if (w->own_settings)
+        st_settings_clear(w->own_settings);
+    free(w->own_settings);
+    free(w);
+}

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * worker_int.h - what the files of worker/ share.  Everything here belongs to the loop thread.
+ */
+#ifndef ST_WORKER_WORKER_INT_H
+#define ST_WORKER_WORKER_INT_H
+
+#include "base/log.h"
+#include "base/thread.h"
+#include "claim/hint.h"
+#include "claim/lease.h"
+#include "maintain/maintain.h"
+#include "worker/worker.h"
+
+/*
+ * A job we hold.
+ *
+ *   QUEUED --slot free--> RUNNING --executor is done--> OVER --> courier
+ *      `-- cancelled, lost, released before it began ---^
+ */
+enum held_state { HELD_QUEUED, HELD_RUNNING, HELD_OVER };
+
+struct held {
+    struct st_done done; /* first: it goes on to the courier as that */
+    struct st_worker *w;
+    enum held_state state;
+    struct held *prev, *next; /* all held jobs, oldest first */
+    struct held *hash_next;
+    struct st_pool_item item; /* in-process attempts */
+    struct st_run *run;       /* command attempts */
+    struct st_lease lease;
+    int64_t renew_us, grace_us;
+    int64_t queued_us;  /* CLOCK_BOOTTIME when it came */
+    bool start_told;    /* the store knows that it runs */
+    bool beating;       /* is part of a beat under way */
+    enum st_abort stopping;
+};
+
+/*
+ *   OPENING -> WORKING -> DRAINING -> FLUSHING -> CLOSING
+ *                            |  claims nothing; what runs may end
+ *                                         |  nothing runs; the courier writes what it has
+ *                                                      |  threads end, handles close
+ */
+enum phase { OPENING, WORKING, DRAINING, FLUSHING, CLOSING };
+
+#define HELD_BUCKETS 1024
+
+struct st_worker {
+    struct st_worker_options opt;
+    char id[ST_ID_MAX + 1];
+    const struct st_settings *settings;
+    struct st_settings *own_settings; /* after a reload */
+    struct st_plan *plan;
+    struct st_opener opener;
+
+    uv_loop_t loop;
+    uv_async_t wake;
+    uv_timer_t poll;     /* when to ask again by ourselves */
+    uv_timer_t tick;     /* leases, while anything is held */
+    uv_timer_t deadline; /* of the graceful stop */
+    uv_signal_t signals[4];
+    atomic_int stops; /* how often we were told to stop */
+    int stops_seen;
+    bool in_advance, again;
+
+    struct st_courier *courier;
+    struct st_lessor *lessor;
+    struct st_hinter *hinter;
+    struct st_maintainer *maintainer;
+    struct st_exec *exec;
+    struct st_pool *pool;
+    struct st_vitals vitals;
+
+    enum phase phase;
+    bool quiet;
+
+    /* held jobs */
+    struct held *first, *last;
+    struct held *buckets[HELD_BUCKETS];
+    struct held *next_queued; /* the oldest that waits for a slot */
+    size_t n_held, n_queued, n_running;
+
+    /* outcomes on their way to the courier */
+    struct st_done *out_first, *out_last;
+    size_t n_out, in_hand;
+
+    /* attempts on their way to the pool */
+    struct st_pool_item *push_first, *push_last;
+    size_t n_push;
+
+    /* feeding */
+    bool asking;    /* a claim is under way */
+    bool disowning;
+    bool dry;       /* the last claim found less than it asked for */
+    bool hinted;    /* that claim was made because of a hint */
+    struct st_tries tries;
+    double rate;    /* attempts ended per second, smoothed */
+    double trip_us; /* what a claim takes, smoothed */
+    int64_t ended, ended_at_reply, reply_us;
+    int64_t finish_seq, ask_seq, empty_seq; /* once: was the empty claim asked after the last outcome was written? */
+
+    struct st_tally tally;
+    stint_code result;
+    stint_error error;
+};
+
+/* held.c */
+struct held *held_new(struct st_worker *w, struct st_job *job);
+struct held *held_find(struct st_worker *w, const char *id, int64_t fence); /* fence 0 = any */
+void held_over(struct held *h);   /* out of the table, into the outbox */
+void held_forget(struct held *h); /* out of the table, freed: it is not ours any more */
+void held_began(struct held *h);  /* QUEUED -> RUNNING */
+
+/* slots.c */
+void slots_fill(struct st_worker *w);
+void slots_collect(struct st_worker *w); /* what the pool has done */
+void slots_abort(struct held *h, enum st_abort why, bool now);
+void slots_release_queued(struct st_worker *w, int64_t older_than_us);
+
+/* feed.c */
+void feed(struct st_worker *w);
+void feed_on_news(struct st_worker *w, struct st_courier_news *news);
+void feed_wet(struct st_worker *w); /* there may be work: ask */
+
+/* beat.c */
+void beat_start(struct st_worker *w);
+void beat_on_news(struct st_worker *w, struct st_lessor_news *news);
+
+/* stop.c */
+void stop_step(struct st_worker *w);
+void stop_on_deadline(uv_timer_t *t);
+
+/* worker.c */
+void worker_advance(struct st_worker *w);
+void worker_send_out(struct st_worker *w);
+
+#endif
