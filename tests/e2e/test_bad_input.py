@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bad input: a message that names the thing and the remedy, a documented exit code, nothing half-written."""
+
+import os
+import sqlite3
+
+import pytest
+
+
+@pytest.mark.parametrize("payload", ['{"a":', "nope", "{'a':1}", '{"a":1}}', "[1,]", '"\\ud800"x', "01", "NaN"])
+def test_a_payload_that_is_not_json_is_refused(stint, payload):
+    stint.refuses("enqueue", "t", payload, code=2, says="JSON", json_code="EINVAL")
+    assert stint.list_all() == []
+
+
+def test_a_payload_over_the_limit_is_refused_and_one_at_the_limit_is_not(stint):
+    limit = 1 << 20
+    fits = '"' + "x" * (limit - 2) + '"'
+    id = stint.enqueue("t", "-", input=fits)
+    stint.refuses("enqueue", "t", "-", input=fits[:-1] + 'x"', code=2, says=["limit"], json_code="EINVAL")
+    assert [job["id"] for job in stint.list_all()] == [id]
+
+
+def test_the_payload_limit_can_be_configured(stint):
+    stint.config(limits={"payload": "1KiB"})
+    stint.enqueue("t", '"' + "x" * 1000 + '"')
+    stint.refuses("enqueue", "t", '"' + "x" * 1100 + '"', code=2, says="limit")
+
+
+@pytest.mark.parametrize("args, word", [
+    (["--priority", "32768"], "32767"),
+    (["--priority", "-32769"], "-32768"),
+    (["--priority", "high"], "priority"),
+    (["--queue", "two words"], "queue"),
+    (["--queue", ""], "queue"),
+    (["--queue", "a..b"], "queue"),
+    (["--queue", "x" * 129], "128"),
+    (["--delay", "90"], "delay"),
+    (["--delay", "-5s"], "delay"),
+    (["--delay", "5 parsecs"], "delay"),
+    (["--at", "tomorrow"], "at"),
+    (["--at", "2025-13-01T00:00:00Z"], "at"),
+    (["--at", "2099-01-01T00:00:00Z", "--delay", "5s"], "delay"),
+    (["--max-attempts", "-2"], "max-attempts"),
+    (["--max-attempts", "many"], "max-attempts"),
+    (["--timeout", "soon"], "timeout"),
+    (["--unique", "sometimes"], "unique"),
+    (["--key", ""], "key"),
+    (["--key", "k" * 513], "512"),
+    (["--colour", "red"], "colour"),
+])
+def test_a_wrong_option_is_refused_and_named(stint, args, word):
+    stint.refuses("enqueue", "t", "{}", *args, code=2, says=word)
+    assert stint.list_all() == []
+
+
+@pytest.mark.parametrize("type", ["", "two words", "a*", "x" * 129, 'qu"ote', "tab\tbed"])
+def test_a_wrong_type_name_is_refused(stint, type):
+    stint.refuses("enqueue", type, "{}", code=2, says="type")
+
+
+def test_an_unknown_state_is_refused_with_the_states_there_are(stint):
+    stint.enqueue("t")
+    stint.refuses("job", "list", "--state", "sleeping", code=2, says=["sleeping", "pending"])
+
+
+@pytest.mark.parametrize("args", [["job", "show"], ["job", "wait"], ["job", "cancel"], ["job", "retry"],
+                                  ["job", "logs"], ["dead", "show"], ["dead", "retry"], ["dead", "discard"],
+                                  ["explain"]])
+def test_a_job_that_is_not_there_is_exit_3(stint, args):
+    stint.enqueue("t")
+    stint.refuses(*args, "no-such-job", code=3, says="no-such-job", json_code="ENOTFOUND")
+
+
+def test_an_unknown_command_or_verb_says_what_was_meant(stint):
+    stint.refuses("enqeue", "t", code=2, says=["enqeue", "enqueue"])
+    stint.refuses("job", "shwo", "x", code=2, says=["shwo", "show"])
+    assert stint(check=2).code == 2
+
+
+def test_missing_and_extra_arguments_are_usage_errors(stint):
+    stint.refuses("enqueue", code=2, says="TYPE")
+    stint.refuses("job", "show", code=2)
+    stint.refuses("job", "show", "a", "b", "c", code=2)
+    stint.refuses("backup", code=2)
+
+
+# ---- stint.yaml ----
+
+
+def write(stint, text):
+    (stint.dir / "stint.yaml").write_text(text)
+
+
+@pytest.mark.parametrize("text, line, word", [
+    ("worker:\n  slots: 4\n  slotz: 3\n", 3, "slotz"),
+    ("nonsense: 1\n", 1, "nonsense"),
+    ("worker:\n  lease: 60\n", 2, "lease"),
+    ("worker:\n  lease: soon\n", 2, "lease"),
+    ("worker:\n  slots: -1\n", 2, "slots"),
+    ("worker:\n  slots: many\n", 2, "slots"),
+    ("types:\n  t:\n    run: [\n", 4, ""),
+    ("types:\n  t:\n    run: []\n", 3, "run"),
+    ("types:\n  t:\n    timeout: 3s\n", 2, "run"),
+    ("types:\n  t:\n    run: [/bin/true]\n    retry: {backoff: sideways}\n", 4, "sideways"),
+    ("types:\n  t:\n    run: [/bin/true]\n    payload: telepathy\n", 4, "telepathy"),
+    ("types:\n  two words:\n    run: [/bin/true]\n", 2, "two words"),
+    ("limits:\n  payload: huge\n", 2, "payload"),
+    ("retention:\n  succeeded: 7\n", 2, "succeeded"),
+    ("worker: {slots: 1}\nworker: {slots: 2}\n", 2, "worker"),
+    ("- a list\n", 1, ""),
+])
+def test_a_wrong_configuration_is_refused_with_file_and_line(stint, text, line, word):
+    write(stint, text)
+    stint.refuses("worker", "--once", code=2, says=[f"stint.yaml:{line}", word])
+
+
+def test_a_configuration_that_was_asked_for_and_is_not_there_is_refused(stint):
+    stint.refuses("worker", "--once", "--config", "elsewhere.yaml", code=2, says="elsewhere.yaml")
+
+
+def test_a_program_that_is_missing_is_named_with_file_and_line(stint):
+    write(stint, "types:\n  t:\n    run: [no-such-program-here]\n")
+    stint.refuses("worker", "--once", code=2, says=["stint.yaml:3", "no-such-program-here"])
+    write(stint, "types:\n  t:\n    run: [./not-there.sh]\n")
+    stint.refuses("worker", "--once", code=2, says=["stint.yaml:3", "not-there.sh"])
+
+
+def test_a_program_that_may_not_be_executed_is_named(stint):
+    (stint.dir / "script.sh").write_text("#!/bin/sh\n")
+    write(stint, "types:\n  t:\n    run: [./script.sh]\n")
+    stint.refuses("worker", "--once", code=2, says=["stint.yaml:3", "script.sh"])
+
+
+@pytest.mark.parametrize("name, value", [("STINT_SLOTS", "many"), ("STINT_POLL", "5"), ("STINT_QUEUES", "a b"),
+                                         ("STINT_LOG_LEVEL", "loud"), ("STINT_LOG_FORMAT", "xml")])
+def test_a_wrong_variable_is_refused_and_named(stint, name, value):
+    stint.config()
+    stint.refuses("worker", "--once", code=2, says=name, env={name: value})
+
+
+# ---- the store ----
+
+
+def test_a_file_that_is_not_sqlite_is_refused_and_left_alone(stint):
+    text = "Dear diary, " * 1000
+    (stint.dir / "diary").write_text(text)
+    for args in (["enqueue", "t", "{}"], ["job", "list"], ["queue", "list"], ["migrate", "status"]):
+        stint.refuses(*args, "--store", "sqlite:diary", code=4, says="diary", json_code="ESTORE")
+    assert (stint.dir / "diary").read_text() == text
+    assert not list(stint.dir.glob("diary-*"))
+
+
+def test_a_database_that_is_not_ours_is_refused_and_left_alone(stint):
+    with sqlite3.connect(stint.dir / "app.db") as db:
+        db.execute("CREATE TABLE users (name)")
+    stint.refuses("enqueue", "t", "{}", "--store", "sqlite:app.db", code=4, says="app.db", json_code="ESTORE")
+    with sqlite3.connect(stint.dir / "app.db") as db:
+        assert [row[0] for row in db.execute("SELECT name FROM sqlite_master")] == ["users"]
+
+
+def test_a_schema_newer_than_the_program_is_refused(stint):
+    id = stint.enqueue("t")
+    with sqlite3.connect(stint.dir / "stint.db") as db:
+        (was,) = db.execute("PRAGMA user_version").fetchone()
+        db.execute("PRAGMA user_version = 9999")
+    stint.refuses("enqueue", "t", "{}", code=4, says="9999", json_code="ESTORE")
+    stint.refuses("job", "list", code=4, says="9999", json_code="ESTORE")
+    with sqlite3.connect(stint.dir / "stint.db") as db:
+        db.execute(f"PRAGMA user_version = {was}")
+    assert [job["id"] for job in stint.list_all()] == [id]
+
+
+def test_reading_a_store_that_is_not_there_makes_none(stint):
+    stint.refuses("job", "show", "x", code=4, says="stint.db", json_code="ESTORE")
+    assert not (stint.dir / "stint.db").exists()
+
+
+def test_a_store_of_an_unknown_kind_is_refused(stint):
+    stint.refuses("enqueue", "t", "{}", "--store", "mysql://localhost/x", code=2, says="mysql")
+
+
+def test_a_store_in_a_directory_that_is_not_there_is_refused(stint):
+    stint.refuses("enqueue", "t", "{}", "--store", "sqlite:no/such/dir/stint.db", code=4, says="no/such/dir")
+
+
+def test_a_read_only_directory_is_named_and_nothing_is_written(stint, read_only_dir):
+    stint.refuses("enqueue", "t", "{}", "--store", f"sqlite:{read_only_dir}/stint.db", code=4,
+                  says=str(read_only_dir), json_code="ESTORE")
+    assert os.listdir(read_only_dir) == []
+
+
+def test_a_read_only_store_refuses_to_write_and_keeps_its_jobs(stint, small_disk, remount):
+    where = f"sqlite:{small_disk}/stint.db"
+    id = stint.enqueue("t", "{}", "--store", where)
+    remount("ro")
+    error = stint.refuses("enqueue", "t", "{}", "--store", where, code=4, json_code="ESTORE")
+    assert "read" in error["message"] + error["remedy"]
+    remount("rw")
+    assert [job["id"] for job in stint.list_all("--store", where)] == [id]
+
+
+def test_the_store_file_is_private(stint):
+    stint.enqueue("t")
+    for file in stint.dir.glob("stint.db*"):
+        assert file.stat().st_mode & 0o777 == 0o600, file
+
+
+def test_output_that_cannot_be_written_is_a_failure(stint):
+    stint.enqueue("t")
+    with open("/dev/full", "wb") as full:
+        process = stint.start("job", "list", stdout=full, stderr=full)
+        assert process.wait(60) != 0

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upkeep: retention, backups, migrations, and where settings come from."""
+
+import json
+import os
+import sqlite3
+import subprocess
+
+from kit import until
+
+
+def test_prune_removes_what_its_retention_has_passed_and_its_files(stint):
+    stint.config({"ok": stint.probe("fill", 70000), "bad": stint.sh("exit 65")}, worker={"logs_dir": "logs"},
+                 retention={"succeeded": "1ms", "failed": "90d", "cancelled": "1ms"})
+    ok, bad, cancelled, live = (stint.enqueue(t) for t in ("ok", "bad", "ok", "other"))
+    stint("job", "cancel", cancelled)
+    stint.work_off()
+    result = stint.dir / stint.show(ok)["result_ref"]
+    assert result.exists()
+    until(lambda: stint("prune") and len(stint.list_all()) == 2, "the prune to find both past their retention")
+    assert {job["id"] for job in stint.list_all()} == {bad, live}
+    assert not result.exists()
+    stint.refuses("job", "show", ok, code=3)
+
+
+def test_prune_leaves_everything_within_its_retention(stint):
+    stint.config({"t": stint.sh("true")})
+    id = stint.enqueue("t")
+    stint.work_off()
+    stint("prune")
+    assert stint.state(id) == "succeeded"
+
+
+def test_a_dry_run_of_prune_counts_and_removes_nothing(stint):
+    stint.config({"t": stint.sh("true")}, retention={"succeeded": "1ms"})
+    id = stint.enqueue("t")
+    stint.work_off()
+    until(lambda: "1" in stint("prune", "--dry-run").text, "the dry run to count one")
+    assert stint.state(id) == "succeeded"
+
+
+def test_a_worker_prunes_by_itself(stint):
+    stint.config({"t": stint.sh("true")}, retention={"succeeded": "1ms"},
+                 worker={"poll": "200ms", "lease": "2s", "renew": "500ms"})
+    id = stint.enqueue("t")
+    with stint.worker():
+        until(lambda: stint("job", "show", id, "--json", check=None).code == 3, "the job to be pruned", 90)
+
+
+def test_a_backup_taken_under_load_opens_and_has_the_jobs(stint):
+    stint.config({"t": stint.sh("true")})
+    acked = stint.dir / "acked"
+    loop = f"while :; do {stint.binary} enqueue t '{{}}' --json >>acked; done"
+    with stint.worker():
+        shell = subprocess.Popen(["/bin/sh", "-c", loop], cwd=stint.dir, env=stint.env, start_new_session=True)
+        try:
+            until(lambda: acked.exists() and acked.read_text().count("\n") >= 20, "some jobs")
+            before = {json.loads(line)["id"] for line in acked.read_text().rpartition("\n")[0].splitlines()}
+            stint("backup", "copy.db")
+        finally:
+            os.killpg(shell.pid, 9)
+            shell.wait()
+    with sqlite3.connect(stint.dir / "copy.db") as db:
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    have = {job["id"] for job in stint.list_all("--store", "sqlite:copy.db", "--limit", "1000")}
+    assert before <= have
+    assert (stint.dir / "copy.db").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_backup_does_not_overwrite_a_file(stint):
+    stint.enqueue("t")
+    (stint.dir / "precious").write_text("mine")
+    stint.refuses("backup", "precious", code=2, says="precious")
+    assert (stint.dir / "precious").read_text() == "mine"
+
+
+def test_migrate_says_which_schema_is_there_and_which_is_wanted(stint):
+    stint.enqueue("t")
+    status = stint.json("migrate", "status")
+    assert status["have"] == status["want"] > 0
+    assert str(status["want"]) in stint("migrate", "status").text
+
+
+def test_migrate_up_makes_a_store(stint):
+    stint("migrate", "up")
+    assert stint.json("migrate", "status")["have"] > 0
+    stint("migrate", "up")
+    assert stint.list_all() == []
+
+
+def test_a_flag_goes_before_the_environment_and_that_before_the_file(stint):
+    stint.config({"t": stint.sh("true")}, worker={"slots": 2}, store="sqlite:from-file.db")
+    (stint.dir / "dummy").touch()
+    stint("enqueue", "t")
+    stint("enqueue", "t", env={"STINT_STORE": "sqlite:from-env.db"})
+    stint("enqueue", "t", "--store", "sqlite:from-flag.db", env={"STINT_STORE": "sqlite:from-env.db"})
+    names = {p.name for p in stint.dir.glob("from-*.db")}
+    assert names == {"from-file.db", "from-env.db", "from-flag.db"}
+
+    def slots(*flags, env=None):
+        with stint.worker(*flags, env=env) as worker:
+            got = worker.row["slots"]
+            worker.stop()
+            return got
+
+    assert slots() == 2
+    assert slots(env={"STINT_SLOTS": "3"}) == 3
+    assert slots("--slots", "4", env={"STINT_SLOTS": "3"}) == 4
+
+
+def test_the_store_of_the_file_is_found_from_its_directory_or_the_callers(stint):
+    """A worker and a producer started in different directories with one file meet in one store."""
+    (stint.dir / "elsewhere").mkdir()
+    stint.config({"t": stint.sh("true")}, store=f"sqlite:{stint.dir}/one.db")
+    id = stint.enqueue("t", "{}", "--config", stint.dir / "stint.yaml", cwd=stint.dir / "elsewhere")
+    stint.work_off()
+    assert stint.state(id) == "succeeded"
+
+
+def test_a_store_that_this_program_cannot_speak_to_is_named(stint):
+    for url in ("postgres://localhost/x", "redis://localhost:1"):
+        error = stint.refuses("enqueue", "t", "{}", code=2, env={"DATABASE_URL": url})
+        assert url.split(":")[0] in error["message"]
+
+
+def test_stint_config_names_the_file(stint):
+    (stint.dir / "other.yaml").write_text("nonsense: 1\n")
+    stint.refuses("worker", "--once", code=2, says="other.yaml:1", env={"STINT_CONFIG": "other.yaml"})
+
+
+def test_version_says_a_version(stint):
+    assert stint("version").text.split()[-1] in stint.json("version")["version"] or "0." in stint("version").text
+    assert stint("--version").text == stint("version").text
