@@ -95,22 +95,24 @@ void st_buf_slice(struct st_buf *b, struct st_slice s)
 
 void st_buf_printf(struct st_buf *b, const char *fmt, ...)
 {
+    size_t room;
     va_list ap;
     int n;
 
     if (!reserve(b, 0))
         return;
+    room = b->cap - b->len;
     va_start(ap, fmt);
-    n = vsnprintf(b->p + b->len, b->cap - b->len, fmt, ap);
+    n = vsnprintf(b->p + b->len, room, fmt, ap);
     va_end(ap);
-    if (n < 0) {
+    if (n < 0)
         b->failed = true;
-    } else if ((size_t)n < b->cap - b->len) {
-        b->len += (size_t)n;
-    } else if (reserve(b, (size_t)n)) {
-        va_start(ap, fmt);
-        vsnprintf(b->p + b->len, (size_t)n + 1, fmt, ap);
-        va_end(ap);
+    if (n >= 0 && reserve(b, (size_t)n)) {
+        if ((size_t)n >= room) {
+            va_start(ap, fmt);
+            vsnprintf(b->p + b->len, (size_t)n + 1, fmt, ap);
+            va_end(ap);
+        }
         b->len += (size_t)n;
     }
     b->p[b->len] = '\0';

@@ -8,8 +8,8 @@
  *      4 bits  version 7
  *     12 bits  counter, high part   \  starts at a random value below half its range in each
  *      2 bits  variant              |  new millisecond, then counts up; when it is used up
- *     14 bits  counter, low part    /  the milliseconds run ahead of the clock by one
- *     48 bits  random
+ *      6 bits  counter, low part    /  the milliseconds run ahead of the clock by one
+ *     56 bits  random
  *
  * Invariants:
  *   (1) (milliseconds, counter) only grows, so ids of one process ascend, clock or no clock;
@@ -33,7 +33,7 @@
 
 #include "base/clock.h"
 
-#define COUNTER_BITS 26
+#define COUNTER_BITS 18
 #define COUNTER_MAX (((uint32_t)1 << COUNTER_BITS) - 1)
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -136,23 +136,28 @@ static char *put_hex(char *out, uint64_t v, int digits)
 
 void st_id_new(char out[ST_UUID_LEN + 1])
 {
+    st_id_new_at(st_clock_real_us(), out);
+}
+
+void st_id_new_at(int64_t now_us, char out[ST_UUID_LEN + 1])
+{
     uint64_t ms, count, rest;
 
     pthread_once(&once, watch_forks);
     pthread_mutex_lock(&lock);
-    tick((uint64_t)(st_clock_real_us() / ST_MS));
+    tick(now_us > 0 ? (uint64_t)(now_us / ST_MS) : 0);
     ms = last_ms;
     count = counter;
-    rest = pool_take(6);
+    rest = pool_take(7);
     pthread_mutex_unlock(&lock);
 
     out = put_hex(out, ms >> 16, 8);
     *out++ = '-';
     out = put_hex(out, ms, 4);
     *out++ = '-';
-    out = put_hex(out, 0x7000 | count >> 14, 4);
+    out = put_hex(out, 0x7000 | count >> 6, 4);
     *out++ = '-';
-    out = put_hex(out, 0x8000 | (count & 0x3fff), 4);
+    out = put_hex(out, 0x8000 | (count & 0x3f) << 8 | rest >> 48, 4);
     *out++ = '-';
     out = put_hex(out, rest, 12);
     *out = '\0';

@@ -13,6 +13,7 @@
 
 /* A UUIDv7.  Ids made by one process are in ascending order.  Any thread. */
 void st_id_new(char out[ST_UUID_LEN + 1]);
+void st_id_new_at(int64_t now_us, char out[ST_UUID_LEN + 1]);
 
 /* 1..128 bytes of UTF-8 without control characters. */
 stint_code st_id_check(struct st_slice id, stint_error *err);
