@@ -15,7 +15,7 @@
 #include <string.h>
 
 #define CHUNK_SIZE ((size_t)64 << 10)
-#define TEXT_MAX 4096 /* no string of a line but payload and meta is longer */
+#define TEXT_MAX   4096 /* no string of a line but payload and meta is longer */
 
 struct st_batch_chunk {
     struct st_batch_chunk *next;
@@ -73,8 +73,8 @@ static stint_code keep(struct st_batch *b, struct st_slice *s, stint_error *err)
     if (!s->p)
         return STINT_OK;
     if (b->bytes + s->len > ST_BATCH_BYTES_MAX) {
-        stint_code rc = st_fail(err, STINT_EINVAL, "the batch has more than %zu bytes",
-                                ST_BATCH_BYTES_MAX);
+        stint_code rc =
+            st_fail(err, STINT_EINVAL, "the batch has more than %zu bytes", ST_BATCH_BYTES_MAX);
 
         st_err_remedy(err, "send it in several batches");
         return rc;
@@ -279,8 +279,8 @@ static stint_code read_member(struct reader *r, struct st_slice key, struct st_s
 static stint_code add_job(struct st_batch *b, const struct st_new_job *job, stint_error *err)
 {
     if (b->n == ST_BATCH_JOBS_MAX) {
-        stint_code rc = st_fail(err, STINT_EINVAL, "the batch has more than %zu jobs",
-                                ST_BATCH_JOBS_MAX);
+        stint_code rc =
+            st_fail(err, STINT_EINVAL, "the batch has more than %zu jobs", ST_BATCH_JOBS_MAX);
 
         st_err_remedy(err, "send it in several batches");
         return rc;

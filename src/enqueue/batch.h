@@ -14,8 +14,8 @@
 
 #include "enqueue/enqueue.h"
 
-#define ST_BATCH_LINE_MAX ((size_t)16 << 20)
-#define ST_BATCH_JOBS_MAX ((size_t)1000000)
+#define ST_BATCH_LINE_MAX  ((size_t)16 << 20)
+#define ST_BATCH_JOBS_MAX  ((size_t)1000000)
 #define ST_BATCH_BYTES_MAX ((size_t)1 << 30)
 
 struct st_batch {
@@ -27,7 +27,7 @@ struct st_batch {
     struct st_new_job defaults;
     size_t payload_max;
     size_t cap;
-    struct st_buf partial;     /* a line whose end has not come yet */
+    struct st_buf partial; /* a line whose end has not come yet */
     struct st_batch_chunk *texts;
     size_t bytes;
 };

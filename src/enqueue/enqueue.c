@@ -19,10 +19,10 @@
 #include <string.h>
 #include <time.h>
 
-#define SPAN_MAX_US (36500 * ST_DAY)
-#define TIME_MAX_US ((int64_t)253402300799 * ST_SEC) /* the end of 9999 */
+#define SPAN_MAX_US     (36500 * ST_DAY)
+#define TIME_MAX_US     ((int64_t)253402300799 * ST_SEC) /* the end of 9999 */
 #define REPEAT_FIRST_US (10 * ST_MS)
-#define REPEAT_MAX_US (500 * ST_MS)
+#define REPEAT_MAX_US   (500 * ST_MS)
 
 const struct st_new_job st_new_job_default = {.max_attempts = -1, .timeout_us = -1};
 
@@ -56,8 +56,8 @@ static stint_code check_payload(const struct st_new_job *job, size_t max, stint_
 
     if (job->payload.len <= max)
         return STINT_OK;
-    rc = st_fail(err, STINT_EINVAL, "the payload has %zu bytes, the limit is %zu",
-                 job->payload.len, max);
+    rc = st_fail(err, STINT_EINVAL, "the payload has %zu bytes, the limit is %zu", job->payload.len,
+                 max);
     st_err_remedy(err, "raise limits.payload, or put the data in a file and enqueue its name");
     return rc;
 }

@@ -8,7 +8,7 @@
 #include "job/spec.h"
 #include "store/store.h"
 
-#define ST_PAYLOAD_MAX ((size_t)1 << 20) /* limits.payload, unless configured */
+#define ST_PAYLOAD_MAX   ((size_t)1 << 20) /* limits.payload, unless configured */
 #define ST_QUEUE_DEFAULT "default"
 
 /* A job with room for the texts that are made for it: job.id and job.key may point into the item,

@@ -113,8 +113,7 @@ stint_code st_queue_check(struct st_slice name, stint_error *err)
     if (rc == STINT_OK)
         rc = chars_check("queue", name, err);
     if (rc == STINT_OK && has_empty_part(name)) {
-        rc = st_fail(err, STINT_EINVAL, "queue name \"%s\" has an empty part",
-                     quoted(name, text));
+        rc = st_fail(err, STINT_EINVAL, "queue name \"%s\" has an empty part", quoted(name, text));
         st_err_remedy(err, "write parent.sub, with a name on both sides of each dot");
     }
     return rc;

@@ -92,8 +92,10 @@ bool st_policy_may_retry(int max_attempts, int attempt)
 /* ---- names ------------------------------------------------------------------------- */
 
 static const char *const backoff_names[] = {
-    [ST_BACKOFF_EXPONENTIAL] = "exponential", [ST_BACKOFF_LINEAR] = "linear",
-    [ST_BACKOFF_FIXED] = "fixed",             [ST_BACKOFF_ASYNQ] = "asynq",
+    [ST_BACKOFF_EXPONENTIAL] = "exponential",
+    [ST_BACKOFF_LINEAR] = "linear",
+    [ST_BACKOFF_FIXED] = "fixed",
+    [ST_BACKOFF_ASYNQ] = "asynq",
     [ST_BACKOFF_LIST] = "list",
 };
 #define BACKOFF_N (sizeof(backoff_names) / sizeof(backoff_names[0]))

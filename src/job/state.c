@@ -64,9 +64,8 @@ int st_state_next(enum st_state from, enum st_event ev)
 const char *st_state_name(enum st_state s)
 {
     static const char *const names[ST_STATE_N] = {
-        [ST_BLOCKED] = "blocked",     [ST_PENDING] = "pending",
-        [ST_CLAIMED] = "claimed",     [ST_RUNNING] = "running",
-        [ST_SUCCEEDED] = "succeeded", [ST_FAILED] = "failed",
+        [ST_BLOCKED] = "blocked",     [ST_PENDING] = "pending",     [ST_CLAIMED] = "claimed",
+        [ST_RUNNING] = "running",     [ST_SUCCEEDED] = "succeeded", [ST_FAILED] = "failed",
         [ST_CANCELLED] = "cancelled",
     };
 
@@ -76,12 +75,10 @@ const char *st_state_name(enum st_state s)
 const char *st_event_name(enum st_event e)
 {
     static const char *const names[ST_EVENT_N] = {
-        [ST_EV_UNBLOCK] = "unblock",     [ST_EV_CLAIM] = "claim",
-        [ST_EV_CLAIM_RUN] = "claim_run", [ST_EV_START] = "start",
-        [ST_EV_SUCCEED] = "succeed",     [ST_EV_RETRY] = "retry",
-        [ST_EV_FAIL] = "fail",           [ST_EV_RELEASE] = "release",
-        [ST_EV_CANCEL] = "cancel",       [ST_EV_STEAL] = "steal",
-        [ST_EV_REVIVE] = "revive",
+        [ST_EV_UNBLOCK] = "unblock", [ST_EV_CLAIM] = "claim",     [ST_EV_CLAIM_RUN] = "claim_run",
+        [ST_EV_START] = "start",     [ST_EV_SUCCEED] = "succeed", [ST_EV_RETRY] = "retry",
+        [ST_EV_FAIL] = "fail",       [ST_EV_RELEASE] = "release", [ST_EV_CANCEL] = "cancel",
+        [ST_EV_STEAL] = "steal",     [ST_EV_REVIVE] = "revive",
     };
 
     return (unsigned)e < ST_EVENT_N ? names[e] : "?";
