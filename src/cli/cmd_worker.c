@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cmd_worker.c - `stint worker`: run jobs.
+ */
+#include <malloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/config.h"
+#include "cli/run_worker.h"
+
+enum { OPT_QUEUES = 1, OPT_TYPES, OPT_SLOTS, OPT_ONCE, OPT_NAME };
+
+struct args {
+    struct cli *c;
+    struct cli_worker_flags flags;
+    bool once;
+    const char *url;
+};
+
+static bool read_options(struct cli *c, struct args *a)
+{
+    const char *arg;
+    int opt;
+
+    while ((opt = cli_option(c, &arg)) > 0) {
+        if (opt == OPT_QUEUES)
+            a->flags.queues = arg;
+        else if (opt == OPT_TYPES)
+            a->flags.types = arg;
+        else if (opt == OPT_NAME)
+            a->flags.name = arg;
+        else if (opt == OPT_ONCE)
+            a->once = true;
+        else if (opt == OPT_SLOTS && !cli_int(c, "--slots", arg, 1, 10000, &a->flags.slots))
+            return false;
+    }
+    return opt != CLI_STOP && cli_args(c, 0, 0);
+}
+
+static stint_code load(struct args *a, struct st_settings *s, stint_error *err)
+{
+    stint_code rc = cli_worker_settings(a->c, &a->flags, NULL, s, err);
+
+    if (rc == STINT_OK && !s->results_dir && !(s->results_dir = cli_results_dir(a->url)))
+        rc = st_fail(err, STINT_ENOMEM, "no memory for the settings");
+    return rc;
+}
+
+/* HUP */
+static stint_code reload(void *arg, struct st_settings **out, stint_error *err)
+{
+    struct st_settings *s = malloc(sizeof(*s));
+    stint_code rc;
+
+    if (!s)
+        return st_fail(err, STINT_ENOMEM, "no memory for the settings");
+    rc = load(arg, s, err);
+    if (rc != STINT_OK) {
+        st_settings_clear(s);
+        free(s);
+        return rc;
+    }
+    *out = s;
+    return STINT_OK;
+}
+
+static int print_tally(struct cli *c, const struct st_tally *t)
+{
+    struct st_buf b;
+    struct st_jw w;
+
+    if (!c->json) {
+        fprintf(stderr, "done: %lld succeeded, %lld failed, %lld to be retried, %lld cancelled\n",
+                (long long)t->succeeded, (long long)t->failed, (long long)t->retried, (long long)t->cancelled);
+        return CLI_DONE;
+    }
+    st_buf_init(&b, 4096);
+    st_jw_init(&w, &b);
+    st_jw_open(&w, '{');
+    st_jw_key(&w, "succeeded");
+    st_jw_int(&w, t->succeeded);
+    st_jw_key(&w, "failed");
+    st_jw_int(&w, t->failed);
+    st_jw_key(&w, "retried");
+    st_jw_int(&w, t->retried);
+    st_jw_key(&w, "cancelled");
+    st_jw_int(&w, t->cancelled);
+    st_jw_close(&w, '}');
+    return cli_print_json(c, &b);
+}
+
+static int work(struct args *a, const struct st_settings *s)
+{
+    struct st_worker_options opt = {.opener = cli_opener(&a->url), .settings = s, .once = a->once, .signals = true,
+                                    .reload = reload, .reload_arg = a};
+    struct st_worker *w;
+    struct st_tally tally;
+    stint_error err;
+    stint_code rc = st_worker_new(&opt, &w, &err);
+
+    if (rc != STINT_OK)
+        return cli_fail(a->c, &err);
+    rc = st_worker_run(w, &err);
+    tally = st_worker_tally(w);
+    st_worker_free(w);
+    if (rc != STINT_OK)
+        return cli_fail(a->c, &err);
+    return a->once ? print_tally(a->c, &tally) : CLI_DONE;
+}
+
+static int run(struct cli *c)
+{
+    struct args a = {.c = c};
+    struct st_settings s;
+    stint_error err;
+    int exit;
+
+    if (!read_options(c, &a))
+        return c->exit;
+    cli_log_start(c, ST_LOG_INFO);
+    mallopt(M_ARENA_MAX, 2); /* a handful of small threads: one heap each would be waste */
+    a.url = cli_store_url(c, false);
+    if (!a.url)
+        return c->exit;
+    exit = load(&a, &s, &err) == STINT_OK ? work(&a, &s) : cli_fail(c, &err);
+    st_settings_clear(&s);
+    return exit;
+}
+
+static const struct cli_option options[] = {
+    {"queues", 'q', "LIST", OPT_QUEUES, "serve only these: a,b strictly in order, or a=3,b=1 by weight"},
+    {"types", 't', "LIST", OPT_TYPES, "run only these configured types: mail,img*"},
+    {"slots", 's', "N", OPT_SLOTS, "run up to N jobs at a time (10)"},
+    {"once", 0, NULL, OPT_ONCE, "end when nothing is due and the slots are empty"},
+    {"name", 0, "NAME", OPT_NAME, "what `stint workers` calls it"},
+    {0},
+};
+
+const struct cli_command cmd_worker = {
+    .name = "worker",
+    .summary = "run jobs",
+    .synopsis = "[options]",
+    .about = "Claims jobs of the types in stint.yaml and runs them, until it is told to stop.\n"
+             "\n"
+             "TERM or INT    stop gracefully: finish what runs (up to shutdown_timeout), give the rest back\n"
+             "the same again stop at once; the attempts are given back\n"
+             "TSTP           go quiet: take no new jobs, finish what runs\n"
+             "HUP            read the configuration again",
+    .options = options,
+    .examples = "stint worker --slots 4\n"
+                "stint worker --queues critical,default --once",
+    .exits = "0  stopped as asked, even if jobs failed",
+    .run = run,
+};
