@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * command.h - from a type's command and a job to what the minder is asked to start.
+ */
+#ifndef ST_EXECUTE_COMMAND_H
+#define ST_EXECUTE_COMMAND_H
+
+#include "base/buf.h"
+#include "execute/execute.h"
+
+/* An argument, its NUL included, may not be longer (the kernel's MAX_ARG_STRLEN). */
+#define ST_ARG_MAX 131072
+
+struct st_prepared {
+    struct st_buf body; /* for the minder */
+    char *payload_file; /* written; remove it when nothing was started.  NULL = none */
+    bool by_stdin;      /* the payload goes to stdin */
+};
+
+/* Fills *out.  false: this job cannot be run so; *why is a failed attempt that says why, and there
+ * is nothing to clear. */
+bool st_command_prepare(const struct st_command *cmd, const struct st_job *job,
+                        int64_t deadline_us, struct st_prepared *out, struct st_ran *why);
+/* Also removes the payload file. */
+void st_prepared_clear(struct st_prepared *p);
+
+/* A file name for this job: the encoded id, shortened by a hash where it would be too long. */
+#define ST_JOB_FILE_MAX 180
+char *st_job_file_name(const char *id, char out[ST_JOB_FILE_MAX + 1]);
+
+#endif
