@@ -368,7 +368,8 @@ bool cli_options_before(struct cli *c)
 bool cli_args(struct cli *c, int min, int max)
 {
     if (c->n_args < min)
-        cli_usage(c, "`stint %s` needs %s", c->name, min == 1 ? "an argument" : "more arguments");
+        cli_usage(c, "an argument is missing: stint %s %.*s", c->name,
+                  (int)strcspn(c->command->synopsis, "\n"), c->command->synopsis);
     else if (max >= 0 && c->n_args > max)
         cli_usage(c, "unexpected argument '%s'", c->args[max]);
     else
