@@ -16,7 +16,7 @@
 #include <time.h>
 
 #define DURATION_MAX (36500 * ST_DAY)
-#define SHOWN 40 /* bytes of a wrong text that the message repeats */
+#define SHOWN        40 /* bytes of a wrong text that the message repeats */
 
 static int64_t read_clock(clockid_t id)
 {
@@ -327,8 +327,8 @@ char *st_time_format(int64_t us, char out[ST_TIME_TEXT])
         days--;
     }
     d = date_from_days(days);
-    snprintf(out, ST_TIME_TEXT, "%04d-%02d-%02dT%02d:%02d:%02d.%06dZ", d.year, d.month,
-             d.day, (int)(rest / ST_HOUR), (int)(rest / ST_MIN % 60), (int)(rest / ST_SEC % 60),
+    snprintf(out, ST_TIME_TEXT, "%04d-%02d-%02dT%02d:%02d:%02d.%06dZ", d.year, d.month, d.day,
+             (int)(rest / ST_HOUR), (int)(rest / ST_MIN % 60), (int)(rest / ST_SEC % 60),
              (int)(rest % ST_SEC));
     return out;
 }

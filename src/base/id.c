@@ -34,7 +34,7 @@
 #include "base/clock.h"
 
 #define COUNTER_BITS 18
-#define COUNTER_MAX (((uint32_t)1 << COUNTER_BITS) - 1)
+#define COUNTER_MAX  (((uint32_t)1 << COUNTER_BITS) - 1)
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;

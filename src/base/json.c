@@ -23,8 +23,8 @@
 
 struct scan {
     const char *start, *p, *end;
-    const char *why;                   /* what is wrong at p; NULL so far */
-    unsigned depth;                    /* open containers */
+    const char *why;                     /* what is wrong at p; NULL so far */
+    unsigned depth;                      /* open containers */
     uint64_t object[ST_JSON_DEPTH / 64]; /* bit i: level i is an object, else an array */
 };
 
@@ -476,7 +476,8 @@ static size_t unescape(const char **p, const char *end, char out[4])
         low = hex4(*p, end);
         if (low >= 0xdc00 && low < 0xe000) {
             *p += 6;
-            return put_utf8(0x10000 + ((uint32_t)(c - 0xd800) << 10) + (uint32_t)(low - 0xdc00), out);
+            return put_utf8(0x10000 + ((uint32_t)(c - 0xd800) << 10) + (uint32_t)(low - 0xdc00),
+                            out);
         }
     }
     return put_utf8(c >= 0xd800 && c < 0xe000 ? 0xfffd : (uint32_t)c, out);

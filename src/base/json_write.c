@@ -19,13 +19,13 @@
 
 static void put_escaped(struct st_buf *b, unsigned char c)
 {
-    static const char from[] = "\b\f\n\r\t\"\\", to[] = "bfnrt\"\\";
+    static const char from[] = "\b\f\n\r\t\"\\", to[] = "bfnrt\"\\", hex[] = "0123456789abcdef";
     const char *f = c ? strchr(from, c) : NULL;
 
     if (f)
         st_buf_put(b, (char[]){'\\', to[f - from]}, 2);
     else
-        st_buf_printf(b, "\\u%04x", c);
+        st_buf_put(b, (char[]){'\\', 'u', '0', '0', hex[c >> 4], hex[c & 15]}, 6);
 }
 
 static bool is_c1(struct st_slice s, size_t i, size_t n)

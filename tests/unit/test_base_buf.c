@@ -137,9 +137,14 @@ static void taking_gives_the_bytes_away(void **state)
 
 static void base64_is_rfc_4648(void **state)
 {
-    static const char *const t[][2] = {{"", ""},           {"f", "Zg=="},     {"fo", "Zm8="},
-                                       {"foo", "Zm9v"},    {"foob", "Zm9vYg=="}, {"fooba", "Zm9vYmE="},
-                                       {"foobar", "Zm9vYmFy"}, {"\xff\xfe\xfb", "//77"}};
+    static const char *const t[][2] = {{"", ""},
+                                       {"f", "Zg=="},
+                                       {"fo", "Zm8="},
+                                       {"foo", "Zm9v"},
+                                       {"foob", "Zm9vYg=="},
+                                       {"fooba", "Zm9vYmE="},
+                                       {"foobar", "Zm9vYmFy"},
+                                       {"\xff\xfe\xfb", "//77"}};
     struct st_buf b;
 
     (void)state;

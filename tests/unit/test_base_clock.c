@@ -68,6 +68,7 @@ static void wrong_durations_are_refused_with_the_reason(void **state)
         {"36500d1ms", "longer than 36500d"},
         {"9223372036854775807d", "longer than 36500d"},
         {"99999999999999999999999999999999999999ms", "longer than 36500d"},
+        {"18446744073709551617s", "longer than 36500d"}, /* 2^64 + 1 */
         {"3153600000001ms", "longer than 36500d"},
     };
 

@@ -77,7 +77,9 @@ static void messages_are_one_line_of_utf8(void **state)
     stint_error err;
 
     (void)state;
-    st_fail(&err, STINT_EINVAL, "a\nb\x1b[2J\xff\xc3\xa4\xc2\x9b" "c\n\r\n");
+    st_fail(&err, STINT_EINVAL,
+            "a\nb\x1b[2J\xff\xc3\xa4\xc2\x9b"
+            "c\n\r\n");
     assert_string_equal(err.message, "a b [2J?\xc3\xa4  c");
     st_err_remedy(&err, "try\tthis");
     assert_string_equal(err.remedy, "try this");

@@ -27,17 +27,42 @@ static bool check(struct st_slice s, stint_error *err)
 static void documents_of_the_grammar_pass(void **state)
 {
     static const struct st_slice t[] = {
-        LIT("null"), LIT("true"), LIT("false"), LIT("0"), LIT("-0"), LIT("\"\""), LIT("{}"),
-        LIT("[]"), LIT(" \t\r\n1 \t\r\n"), LIT("[ ]"), LIT("{ }"), LIT("[1,2 , 3]"),
-        LIT("{\"a\":1}"), LIT("{ \"a\" : 1 , \"b\" : [ { } ] }"), LIT("{\"a\":1,\"a\":2}"),
-        LIT("{\"\":0}"), LIT("[[],[[]],{}]"),
+        LIT("null"),
+        LIT("true"),
+        LIT("false"),
+        LIT("0"),
+        LIT("-0"),
+        LIT("\"\""),
+        LIT("{}"),
+        LIT("[]"),
+        LIT(" \t\r\n1 \t\r\n"),
+        LIT("[ ]"),
+        LIT("{ }"),
+        LIT("[1,2 , 3]"),
+        LIT("{\"a\":1}"),
+        LIT("{ \"a\" : 1 , \"b\" : [ { } ] }"),
+        LIT("{\"a\":1,\"a\":2}"),
+        LIT("{\"\":0}"),
+        LIT("[[],[[]],{}]"),
         /* numbers keep their text, so any length is fine */
-        LIT("123456789012345678901234567890"), LIT("1.10"), LIT("-1.5e+10"), LIT("1E400"),
-        LIT("0.0"), LIT("1e-0"), LIT("0e0"), LIT("-0.000000000000000000000000000001"),
+        LIT("123456789012345678901234567890"),
+        LIT("1.10"),
+        LIT("-1.5e+10"),
+        LIT("1E400"),
+        LIT("0.0"),
+        LIT("1e-0"),
+        LIT("0e0"),
+        LIT("-0.000000000000000000000000000001"),
         /* strings */
-        LIT("\"\\\"\\\\\\/\\b\\f\\n\\r\\t\\u00e4\""), LIT("\"\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80\""),
-        LIT("\"\x7f\""), LIT("\"\\u0000\""), LIT("\"\\ud83d\\ude00\""), LIT("\"\\uD800\""),
-        LIT("\"\\udc00\\ud800\""), LIT("\"\\uabcd\\uABCD\""), LIT("\"\xef\xbf\xbf\""),
+        LIT("\"\\\"\\\\\\/\\b\\f\\n\\r\\t\\u00e4\""),
+        LIT("\"\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80\""),
+        LIT("\"\x7f\""),
+        LIT("\"\\u0000\""),
+        LIT("\"\\ud83d\\ude00\""),
+        LIT("\"\\uD800\""),
+        LIT("\"\\udc00\\ud800\""),
+        LIT("\"\\uabcd\\uABCD\""),
+        LIT("\"\xef\xbf\xbf\""),
         LIT("\"a string of more than eight bytes, and \\\"quotes\\\" in it\""),
     };
     stint_error err;
@@ -56,7 +81,9 @@ static void anything_else_is_refused_with_reason_and_place(void **state)
     } t[] = {
         {LIT(""), "a value is missing at byte 0"},
         {LIT("  "), "a value is missing at byte 2"},
-        {LIT("\xef\xbb\xbf" "1"), "this is no value at byte 0"},
+        {LIT("\xef\xbb\xbf"
+             "1"),
+         "this is no value at byte 0"},
         {LIT("nul"), "no value at byte 0"},
         {LIT("True"), "no value at byte 0"},
         {LIT("nulll"), "something follows the value at byte 4"},
@@ -69,7 +96,9 @@ static void anything_else_is_refused_with_reason_and_place(void **state)
         {LIT("1\0"), "something follows the value at byte 1"},
         {LIT("\0"), "no value"},
         {LIT("\f1"), "no value"},
-        {LIT("\xc2\xa0" "1"), "no value"},
+        {LIT("\xc2\xa0"
+             "1"),
+         "no value"},
         /* numbers */
         {LIT("01"), "must not start with 0 at byte 1"},
         {LIT("-01"), "must not start with 0"},
@@ -92,6 +121,8 @@ static void anything_else_is_refused_with_reason_and_place(void **state)
         {LIT("\"a\nb\""), "control character in a string must be escaped at byte 2"},
         {LIT("\"a\0b\""), "control character in a string must be escaped at byte 2"},
         {LIT("\"12345678901234567890\x1f\""), "must be escaped at byte 21"},
+        {LIT("\"123\n5678901234567890\""), "must be escaped at byte 4"},
+        {LIT("\"1234567\"901234567890"), "something follows the value at byte 9"},
         {LIT("\"\\x41\""), "no such escape at byte 1"},
         {LIT("\"\\\0\""), "no such escape"},
         {LIT("\"\\'\""), "no such escape"},
@@ -200,7 +231,8 @@ static void a_wrong_bracket_is_found_at_every_depth(void **state)
 /* No prefix of a document is one, unless it is a number or only blanks are missing. */
 static void no_part_of_a_document_passes_for_the_whole(void **state)
 {
-    static const char doc[] = "{\"a\":[1,2.5e3,{\"\\u00e4\":\"\xc3\xa4\"}],\"b\":{\"c\":null},\"d\":true}";
+    static const char doc[] =
+        "{\"a\":[1,2.5e3,{\"\\u00e4\":\"\xc3\xa4\"}],\"b\":{\"c\":null},\"d\":true}";
 
     (void)state;
     assert_true(check(LIT(doc), NULL));
@@ -215,14 +247,12 @@ static void members_come_in_order_with_their_own_text(void **state)
     static const struct {
         const char *key, *value;
     } want[] = {
-        {"n", "123456789012345678901234567890"},
-        {"d", "1.10"},
-        {"n", "[1, 2]"},
-        {"a\\u0062", "{ \"x\" : \"}\" }"},
-        {"", "null"},
+        {"n", "123456789012345678901234567890"}, {"d", "1.10"}, {"n", "[1, 2]"},
+        {"a\\u0062", "{ \"x\" : \"}\" }"},       {"", "null"},
     };
-    struct st_slice doc = LIT(" { \"n\":123456789012345678901234567890,\t\"d\" : 1.10 ,\"n\":[1, 2], "
-                              "\"a\\u0062\":{ \"x\" : \"}\" },\"\":null\n} "),
+    struct st_slice doc =
+                        LIT(" { \"n\":123456789012345678901234567890,\t\"d\" : 1.10 ,\"n\":[1, 2], "
+                            "\"a\\u0062\":{ \"x\" : \"}\" },\"\":null\n} "),
                     key, value;
     size_t pos = 0;
 
@@ -265,13 +295,15 @@ static void empty_containers_and_scalars_have_nothing_to_walk(void **state)
         assert_false(st_json_next(t[i], &pos, &key, &value));
     }
     assert_false(st_json_next(ST_NONE, &(size_t){0}, &(struct st_slice){0}, &(struct st_slice){0}));
-    assert_false(st_json_next(LIT("[1]"), &(size_t){99}, &(struct st_slice){0}, &(struct st_slice){0}));
+    assert_false(
+        st_json_next(LIT("[1]"), &(size_t){99}, &(struct st_slice){0}, &(struct st_slice){0}));
 }
 
 static void a_member_is_found_by_its_name_the_last_one_wins(void **state)
 {
-    struct st_slice doc = LIT(" {\"a\":1,\"b\":{\"a\":2},\"a\":3.0,\"\\u0063\\n\":4,\"ab\":5,\"\":6,"
-                              "\"\\ud83d\\ude00\":7,\"z\\u0000\":8} ");
+    struct st_slice doc =
+        LIT(" {\"a\":1,\"b\":{\"a\":2},\"a\":3.0,\"\\u0063\\n\":4,\"ab\":5,\"\":6,"
+            "\"\\ud83d\\ude00\":7,\"z\\u0000\":8} ");
 
     (void)state;
     assert_slice_equal(st_json_member(doc, "a"), "3.0");
@@ -318,7 +350,8 @@ static void strings_lose_their_quotes_and_escapes(void **state)
         {LIT("\"\\ud800\""), LIT("\xef\xbf\xbd")},
         {LIT("\"\\ud800x\""), LIT("\xef\xbf\xbdx")},
         {LIT("\"\\ud800\\n\""), LIT("\xef\xbf\xbd\n")},
-        {LIT("\"\\ud800\\u0041\""), LIT("\xef\xbf\xbd" "A")},
+        {LIT("\"\\ud800\\u0041\""), LIT("\xef\xbf\xbd"
+                                        "A")},
         {LIT("\"\\ud800\\ud83d\\ude00\""), LIT("\xef\xbf\xbd\xf0\x9f\x98\x80")},
         {LIT("\"\\udc00\\ud800\""), LIT("\xef\xbf\xbd\xef\xbf\xbd")},
     };
@@ -341,8 +374,9 @@ static void strings_lose_their_quotes_and_escapes(void **state)
 
 static void only_integers_that_fit_are_integers(void **state)
 {
-    static const char *const no[] = {"1.0", "1e3",  "9223372036854775808", "\"1\"", "null",
-                                     "1.10", "true", "[1]",                 "123456789012345678901234567890"};
+    static const char *const no[] = {"1.0",   "1e3",  "9223372036854775808",
+                                     "\"1\"", "null", "1.10",
+                                     "true",  "[1]",  "123456789012345678901234567890"};
     int64_t v = 4711;
     bool b = false;
 

@@ -202,10 +202,13 @@ static void a_long_value_is_cut_between_characters(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(big); i++)
         big[i] = i % 2 ? '\xa4' : '\xc3';
-    st_log(ST_LOG_INFO, "e", ST_FS("a", ST_SLICE(big + 1, 3001)), ST_FI("b", 1));
-    assert_true(st_utf8_valid(line, line_len));
     st_log(ST_LOG_INFO, "e", ST_FS("a", ST_SLICE(big, 3000)), ST_FI("b", 1));
     assert_non_null(strstr(line, "\xc3\xa4 b=1 cut=true"));
+    big[1] = 'x'; /* and with the characters at odd places */
+    st_log(ST_LOG_INFO, "e", ST_FS("a", ST_SLICE(big + 1, 3001)), ST_FI("b", 1));
+    assert_non_null(strstr(line, "a=x\xc3\xa4"));
+    assert_non_null(strstr(line, "\xc3\xa4 b=1 cut=true"));
+    assert_true(st_utf8_valid(line, line_len));
 }
 
 static void log_again(void *arg, enum st_log_level level, const char *text, size_t len)

@@ -71,7 +71,10 @@ static void utf8_is_what_unicode_says(void **state)
         {{"\xe2\x82(", 3}, false},
         {{"\xff", 1}, false},
         {{"12345678901234567890\xff", 21}, false},
-        {{"1234567\xc3\xa4" "1234567\xc3", 17}, false},
+        {{"1234567\xc3\xa4"
+          "1234567\xc3",
+          17},
+         false},
     };
 
     (void)state;
