@@ -216,7 +216,8 @@ char *st_id_file_name(struct st_slice id, char out[ST_ID_FILE_MAX + 1])
 {
     char *at = out;
 
-    assert(id.len >= 1 && id.len <= ST_ID_MAX);
+    if (id.len == 0)
+        return hashed_name(id, out);
     for (size_t i = 0; i < id.len; i++) {
         if (at - out > NAME_MAX_PLAIN - 3)
             return hashed_name(id, out);

@@ -20,7 +20,7 @@ stint_code st_id_check(struct st_slice id, stint_error *err);
 
 /* A name for files: bytes outside [A-Za-z0-9_-] become %xx.  Never "", "." or "..";
  * different ids give different names.  An id that would give more than 150 bytes, which file
- * systems may refuse, becomes "%-" and its SHA-256.  id has passed st_id_check. */
+ * systems may refuse, becomes "%-" and its SHA-256; so does an empty one. */
 #define ST_ID_FILE_MAX (3 * ST_ID_MAX)
 char *st_id_file_name(struct st_slice id, char out[ST_ID_FILE_MAX + 1]);
 

@@ -177,6 +177,7 @@ static void long_ids_give_names_that_file_systems_take(void **state)
         st_id_file_name(ST_SLICE(text, n), other);
         assert_string_not_equal(out, other);
     }
+    assert_int_equal(strlen(st_id_file_name(ST_NONE, out)), 66);
 }
 
 static void worker_ids_name_host_and_process(void **state)
