@@ -70,14 +70,14 @@ static int print_json(struct cli *c, const struct st_worker_info *list, size_t n
 /* ["a","b"] as a,b; nothing as "all". */
 static void list_cell(struct cli_table *t, const char *json)
 {
-    struct st_slice text = st_slice_cstr(json), value;
+    struct st_slice text = st_slice_cstr(json), key, value;
     struct st_buf b;
     size_t pos = 0;
 
     st_buf_init(&b, 4096);
     if (text.len && st_json_ok(text)) {
         text = st_json_trim(text);
-        while (st_json_next(text, &pos, NULL, &value)) {
+        while (st_json_next(text, &pos, &key, &value)) {
             if (b.len)
                 st_buf_putc(&b, ',');
             st_json_string(value, &b);

@@ -59,5 +59,8 @@ char *st_conf_join(const struct st_conf *c, const char *path);
 
 /* config_types.c: `types:`, and `queues:` which refers to them. */
 st_conf_read st_conf_types, st_conf_parents;
+/* Can the command be run, is its directory there?  The message does not name the key. */
+stint_code st_conf_program(const struct st_command *cmd, stint_error *err);
+stint_code st_conf_cwd(const struct st_command *cmd, stint_error *err);
 
 #endif

@@ -52,34 +52,35 @@ static bool on_path(const char *dirs, const char *name)
     return false;
 }
 
-static stint_code check_program(struct st_conf *c, const struct st_yaml *at, const struct st_command *cmd)
+stint_code st_conf_program(const struct st_command *cmd, stint_error *err)
 {
     const char *name = cmd->argv[0];
     int why = strchr(name, '/') ? cannot_run(name) : 0;
 
     if (!strchr(name, '/') && !on_path(env_path(cmd), name)) {
-        st_yaml_fail(c->err, c->file, at, "run: the program '%.80s' is not on the PATH", name);
-        st_err_remedy(c->err, "install it, or write its path; a path with a slash is taken from this file's "
-                              "directory");
+        st_fail(err, STINT_EINVAL, "the program '%.80s' is not on the PATH", name);
+        st_err_remedy(err, "install it, or write its path; a path with a slash is taken from the file's directory");
     } else if (why == EACCES) {
-        st_yaml_fail(c->err, c->file, at, "run: '%.120s' may not be run", name);
-        st_err_remedy(c->err, "chmod +x %.120s", name);
+        st_fail(err, STINT_EINVAL, "'%.120s' may not be run", name);
+        st_err_remedy(err, "chmod +x %.120s", name);
     } else if (why) {
-        st_yaml_fail(c->err, c->file, at, "run: '%.120s' cannot be run: %s", name, strerror(why));
+        st_fail(err, STINT_EINVAL, "'%.120s' cannot be run: %s", name, strerror(why));
     } else {
         return STINT_OK;
     }
     return STINT_EINVAL;
 }
 
-static stint_code check_cwd(struct st_conf *c, const struct st_yaml *at, const char *cwd)
+stint_code st_conf_cwd(const struct st_command *cmd, stint_error *err)
 {
     struct stat st;
 
-    if (stat(cwd, &st) != 0)
-        return st_yaml_fail(c->err, c->file, at, "cwd: '%.120s': %s", cwd, strerror(errno));
+    if (!cmd->cwd)
+        return STINT_OK;
+    if (stat(cmd->cwd, &st) != 0)
+        return st_fail(err, STINT_EINVAL, "'%.120s': %s", cmd->cwd, strerror(errno));
     if (!S_ISDIR(st.st_mode))
-        return st_yaml_fail(c->err, c->file, at, "cwd: '%.120s' is not a directory", cwd);
+        return st_fail(err, STINT_EINVAL, "'%.120s' is not a directory", cmd->cwd);
     return STINT_OK;
 }
 
@@ -340,11 +341,13 @@ static stint_code read_type(struct st_conf *c, const struct st_yaml *v, struct s
         st_err_remedy(c->err, "add run: [program, argument, ...]");
         return STINT_EINVAL;
     }
-    if (c->check_programs)
-        rc = check_program(c, run->first, &t->command);
-    if (!rc && c->check_programs && t->command.cwd)
-        rc = check_cwd(c, cwd, t->command.cwd);
-    return rc;
+    if (!c->check_programs)
+        return STINT_OK;
+    if (st_conf_program(&t->command, c->err))
+        return st_conf_wrong(c, run->first, "run");
+    if (st_conf_cwd(&t->command, c->err))
+        return st_conf_wrong(c, cwd, "cwd");
+    return STINT_OK;
 }
 
 stint_code st_conf_types(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,

@@ -138,7 +138,7 @@ static void why_paused(struct list *l, const struct cli_facts *f)
  * proves nothing against it. */
 static bool listed(const char *json, struct st_slice name, bool queue)
 {
-    struct st_slice text = st_slice_cstr(json), value;
+    struct st_slice text = st_slice_cstr(json), key, value;
     bool any = false, hit = false;
     struct st_buf b;
     size_t pos = 0;
@@ -149,7 +149,7 @@ static bool listed(const char *json, struct st_slice name, bool queue)
     if (st_json_typeof(text) != ST_JSON_ARRAY)
         return true;
     st_buf_init(&b, 4096);
-    while (!hit && st_json_next(text, &pos, NULL, &value)) {
+    while (!hit && st_json_next(text, &pos, &key, &value)) {
         any = true;
         st_buf_reset(&b);
         if (!st_json_string(value, &b))

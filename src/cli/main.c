@@ -15,26 +15,11 @@
 #include "cli/suggest.h"
 #include "execute/execute.h"
 
-/* Commands that are not linked in are left out. */
-#pragma weak cmd_backup
-#pragma weak cmd_bench
-#pragma weak cmd_dead
-#pragma weak cmd_dev
-#pragma weak cmd_doctor
-#pragma weak cmd_enqueue
-#pragma weak cmd_explain
-#pragma weak cmd_job
-#pragma weak cmd_migrate
-#pragma weak cmd_prune
-#pragma weak cmd_queue
-#pragma weak cmd_worker
-#pragma weak cmd_workers
-
-static const struct cli_command *const all[] = {
+static const struct cli_command *const commands[] = {
     &cmd_dev,   &cmd_worker, &cmd_enqueue, &cmd_job,    &cmd_queue,   &cmd_dead,  &cmd_workers,
     &cmd_prune, &cmd_backup, &cmd_migrate, &cmd_doctor, &cmd_explain, &cmd_bench, &cmd_version,
+    NULL,
 };
-static const struct cli_command *commands[sizeof(all) / sizeof(all[0]) + 1];
 
 static void print_overview(void)
 {
@@ -176,9 +161,6 @@ int main(int argc, char **argv)
         return st_minder_main(atoi(argv[2]));
     if (!cli_init(&c, argc, argv))
         return c.exit;
-    for (size_t i = 0, n = 0; i < sizeof(all) / sizeof(all[0]); i++)
-        if (all[i])
-            commands[n++] = all[i];
     code = run(&c);
     cli_clear(&c);
     return flushed(&c, code);
