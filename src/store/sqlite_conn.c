@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * sqlite_conn.c - one SQLite connection: opening, waiting for locks, statements, errors.
+ *
+ * `database is locked` never reaches a caller: the busy handler waits, in steps that grow from 0.2 to
+ * 5 ms, until the connection's time is over; what is left then is EAGAIN.
+ *
+ * Thread: whoever owns the connection.  Connections are opened without SQLite's own mutexes.
+ */
+#include "store/sqlite_int.h"
+
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+#define BUSY_FIRST_US 200
+#define BUSY_MOST_US 5000
+
+static void sleep_us(int64_t us)
+{
+    struct timespec ts = {.tv_sec = (time_t)(us / ST_SEC), .tv_nsec = (long)(us % ST_SEC) * 1000};
+
+    nanosleep(&ts, NULL);
+}
+
+/* Called by SQLite with the number of times it has waited already; 0 = give up. */
+static int busy(void *arg, int times)
+{
+    struct st_sq_conn *c = arg;
+    int64_t until = c->until ? c->until(c->until_arg) : c->until_us;
+    int64_t left = until - st_clock_mono_us();
+    int64_t us = times < 5 ? BUSY_FIRST_US << times : BUSY_MOST_US;
+
+    if (left <= 0)
+        return 0;
+    us = us / 2 + (int64_t)((double)us * st_random_unit());
+    sleep_us(us < left ? us : left);
+    return 1;
+}
+
+stint_code st_sq_conn_open(struct st_sq_conn *c, const char *path, stint_error *err)
+{
+    const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX;
+    int rc = sqlite3_open_v2(path, &c->db, flags, NULL);
+
+    if (!c->db)
+        return st_fail(err, STINT_ENOMEM, "cannot open %s", path);
+    sqlite3_extended_result_codes(c->db, 1);
+    if (rc != SQLITE_OK)
+        return st_sq_fail(c->db, "open", err);
+    sqlite3_busy_handler(c->db, busy, c);
+    return STINT_OK;
+}
+
+void st_sq_conn_close(struct st_sq_conn *c)
+{
+    for (int i = 0; i < SQ_SQL_N; i++) {
+        sqlite3_finalize(c->stmt[i]);
+        c->stmt[i] = NULL;
+    }
+    sqlite3_close(c->db);
+    c->db = NULL;
+}
+
+static stint_code full(sqlite3 *db, const char *what, stint_error *err)
+{
+    st_fail(err, STINT_ESTORE, "the disk of %s is full (%s)", sqlite3_db_filename(db, "main"), what);
+    st_err_remedy(err, "free some space, or remove ended jobs with `stint prune`");
+    return STINT_ESTORE;
+}
+
+static stint_code readonly(sqlite3 *db, const char *what, stint_error *err)
+{
+    st_fail(err, STINT_ESTORE, "%s or its directory cannot be written (%s)",
+            sqlite3_db_filename(db, "main"), what);
+    st_err_remedy(err, "give this user write permission for the file and the directory it is in");
+    return STINT_ESTORE;
+}
+
+static stint_code broken(sqlite3 *db, const char *what, stint_error *err)
+{
+    st_fail(err, STINT_ESTORE, "%s: %s (%s)", sqlite3_db_filename(db, "main"), sqlite3_errmsg(db),
+            what);
+    st_err_remedy(err, "name another file, or put a backup in its place");
+    return STINT_ESTORE;
+}
+
+static stint_code other(sqlite3 *db, const char *what, stint_error *err)
+{
+    const int sys = sqlite3_system_errno(db);
+
+    return st_fail(err, STINT_ESTORE, "%s: %s%s%s (%s)", sqlite3_db_filename(db, "main"),
+                   sqlite3_errmsg(db), sys ? ": " : "", sys ? strerror(sys) : "", what);
+}
+
+static stint_code fail_by_code(sqlite3 *db, int rc, const char *what, stint_error *err)
+{
+    switch (rc & 0xff) {
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+        return st_fail(err, STINT_EAGAIN, "another process is writing to %s (%s)",
+                       sqlite3_db_filename(db, "main"), what);
+    case SQLITE_NOMEM:
+        return st_fail(err, STINT_ENOMEM, "out of memory (%s)", what);
+    case SQLITE_FULL:
+        return full(db, what, err);
+    case SQLITE_READONLY:
+    case SQLITE_PERM:
+    case SQLITE_CANTOPEN:
+        return readonly(db, what, err);
+    case SQLITE_NOTADB:
+    case SQLITE_CORRUPT:
+        return broken(db, what, err);
+    case SQLITE_TOOBIG:
+        return st_fail(err, STINT_EINVAL, "too large for the store (%s)", what);
+    default:
+        return other(db, what, err);
+    }
+}
+
+stint_code st_sq_fail(sqlite3 *db, const char *what, stint_error *err)
+{
+    const int rc = sqlite3_extended_errcode(db);
+    const stint_code code = fail_by_code(db, rc, what, err);
+    char detail[sizeof(err->detail)];
+
+    snprintf(detail, sizeof(detail), "%d", rc);
+    st_err_detail(err, detail);
+    return code;
+}
+
+sqlite3_stmt *st_sq_stmt(struct st_sq_conn *c, enum st_sq_sql which, stint_error *err)
+{
+    const struct st_sq_sql_info *info = &st_sq_sql_info[which];
+
+    if (c->stmt[which])
+        return c->stmt[which];
+    if (sqlite3_prepare_v3(c->db, info->sql, -1, SQLITE_PREPARE_PERSISTENT, &c->stmt[which], NULL) !=
+        SQLITE_OK)
+        st_sq_fail(c->db, info->name, err);
+    return c->stmt[which];
+}
+
+int st_sq_step(struct st_sq_conn *c, sqlite3_stmt *st, stint_error *err)
+{
+    int rc = sqlite3_step(st);
+
+    if (rc == SQLITE_ROW)
+        return rc;
+    if (rc != SQLITE_DONE) {
+        st_sq_fail(c->db, sqlite3_sql(st), err);
+        rc = -1;
+    }
+    sqlite3_reset(st);
+    return rc;
+}
+
+stint_code st_sq_run(struct st_sq_conn *c, sqlite3_stmt *st, stint_error *err)
+{
+    const int rc = st_sq_step(c, st, err);
+
+    if (rc == SQLITE_ROW)
+        sqlite3_reset(st);
+    return rc < 0 ? err->code : STINT_OK;
+}
+
+stint_code st_sq_exec(struct st_sq_conn *c, const char *sql, stint_error *err)
+{
+    if (sqlite3_exec(c->db, sql, NULL, NULL, NULL) != SQLITE_OK)
+        return st_sq_fail(c->db, "exec", err);
+    return STINT_OK;
+}
+
+stint_code st_sq_query_int(struct st_sq_conn *c, const char *sql, int64_t *out, stint_error *err)
+{
+    sqlite3_stmt *st = NULL;
+    stint_code code = STINT_OK;
+    int rc;
+
+    *out = 0;
+    if (sqlite3_prepare_v2(c->db, sql, -1, &st, NULL) != SQLITE_OK)
+        return st_sq_fail(c->db, "prepare", err);
+    rc = sqlite3_step(st);
+    if (rc == SQLITE_ROW)
+        *out = sqlite3_column_int64(st, 0);
+    else if (rc != SQLITE_DONE)
+        code = st_sq_fail(c->db, "query", err);
+    sqlite3_finalize(st);
+    return code;
+}

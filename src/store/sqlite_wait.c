@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * sqlite_wait.c - sleeping until somebody, in any process, has committed something.
+ *
+ * A commit appends to the -wal file: inotify tells.  But it tells before the commit can be seen (it is
+ * synced first, then published in shared memory), so after an event data_version is looked at in short,
+ * growing steps.  Behind that, a look each second, should inotify not be there.
+ *
+ *     asleep --wal written--> looking --data_version moved--> woken
+ *                                `-----50 ms without--------> asleep
+ *
+ * The first wait of a handle returns at once: it cannot know what happened before.
+ *
+ * Thread: the handle's; st_sq_interrupt may come from any.
+ */
+#include "store/sqlite_int.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/inotify.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SLOW_LOOK_US ST_SEC
+#define LOOK_FIRST_US 100
+#define LOOK_MOST_US (4 * ST_MS)
+#define LOOK_TOTAL_US (50 * ST_MS)
+
+void st_sq_interrupt(struct st_store *store)
+{
+    const uint64_t one = 1;
+    ssize_t n = write(st_sq_of(store)->wake_fd, &one, sizeof(one));
+
+    (void)n; /* a full counter means that it is signalled already */
+}
+
+static void watch(struct st_sq *s, struct st_sq_conn *c)
+{
+    const char *wal = sqlite3_filename_wal(sqlite3_db_filename(c->db, "main"));
+
+    if (s->inotify_fd != -1)
+        return;
+    s->inotify_fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+    if (s->inotify_fd >= 0 && inotify_add_watch(s->inotify_fd, wal, IN_MODIFY) >= 0)
+        return;
+    st_log(ST_LOG_WARN, "store.no_inotify", ST_F("path", wal),
+           ST_F("why", "new jobs are noticed once a second only"));
+    if (s->inotify_fd >= 0)
+        close(s->inotify_fd);
+    s->inotify_fd = -2;
+}
+
+static stint_code version_read(struct st_sq_conn *c, int64_t *version, stint_error *err)
+{
+    sqlite3_stmt *st = st_sq_stmt(c, SQ_DATA_VERSION, err);
+    const int rc = st ? st_sq_step(c, st, err) : -1;
+
+    if (rc < 0)
+        return err->code;
+    *version = col_int(st, 0);
+    sqlite3_reset(st);
+    return STINT_OK;
+}
+
+/* *moved: something was committed since wait last said so. */
+static stint_code look(struct st_sq *s, struct st_sq_conn *c, bool *moved, stint_error *err)
+{
+    int64_t version;
+
+    if (version_read(c, &version, err))
+        return err->code;
+    *moved = version != s->seen_version;
+    s->seen_version = version;
+    return STINT_OK;
+}
+
+static void drain(int fd)
+{
+    char buf[4096] __attribute__((aligned(8)));
+
+    while (read(fd, buf, sizeof(buf)) > 0)
+        ;
+}
+
+enum event { EV_NONE, EV_WAL, EV_INTERRUPT };
+
+static enum event sleep_until(struct st_sq *s, int64_t until)
+{
+    struct pollfd fds[2] = {{.fd = s->wake_fd, .events = POLLIN},
+                            {.fd = s->inotify_fd >= 0 ? s->inotify_fd : -1, .events = POLLIN}};
+    int64_t left = until - st_clock_mono_us();
+    struct timespec ts;
+
+    left = left < 0 ? 0 : left;
+    ts = (struct timespec){.tv_sec = (time_t)(left / ST_SEC), .tv_nsec = (long)(left % ST_SEC) * 1000};
+    if (ppoll(fds, 2, &ts, NULL) <= 0)
+        return EV_NONE;
+    if (fds[0].revents) {
+        drain(s->wake_fd);
+        return EV_INTERRUPT;
+    }
+    drain(s->inotify_fd);
+    return EV_WAL;
+}
+
+/* After an event: the commit it belongs to becomes visible soon.  *moved, or interrupted. */
+static stint_code look_closely(struct st_sq *s, struct st_sq_conn *c, bool *moved, bool *interrupted,
+                               stint_error *err)
+{
+    const int64_t until = st_clock_mono_us() + LOOK_TOTAL_US;
+    int64_t step = LOOK_FIRST_US;
+    int64_t now;
+
+    *interrupted = false;
+    for (;;) {
+        if (look(s, c, moved, err))
+            return err->code;
+        now = st_clock_mono_us();
+        if (*moved || *interrupted || now >= until)
+            return STINT_OK;
+        *interrupted = sleep_until(s, now + step) == EV_INTERRUPT;
+        step = step * 3 / 2 < LOOK_MOST_US ? step * 3 / 2 : LOOK_MOST_US;
+    }
+}
+
+static stint_code wait_in(struct st_sq *s, struct st_sq_conn *c, int64_t until, bool *woken,
+                          stint_error *err)
+{
+    int64_t now = st_clock_mono_us(), next;
+    bool interrupted;
+    enum event ev;
+
+    watch(s, c);
+    if (look(s, c, woken, err) || *woken)
+        return *woken ? STINT_OK : err->code;
+    for (; now < until; now = st_clock_mono_us()) {
+        next = until - now < SLOW_LOOK_US ? until : now + SLOW_LOOK_US;
+        ev = sleep_until(s, next);
+        if (ev == EV_INTERRUPT)
+            return STINT_OK;
+        if (ev == EV_NONE && look(s, c, woken, err))
+            return err->code;
+        if (ev == EV_WAL && look_closely(s, c, woken, &interrupted, err))
+            return err->code;
+        if (*woken || (ev == EV_WAL && interrupted))
+            return STINT_OK;
+    }
+    return STINT_OK;
+}
+
+stint_code st_sq_wait(struct st_store *store, int timeout_ms, bool *woken, stint_error *err)
+{
+    struct st_sq *s = st_sq_of(store);
+    stint_error local;
+    struct st_sq_conn *c = st_sq_reader(s, &local);
+    stint_code code;
+
+    *woken = false;
+    code = c ? wait_in(s, c, st_clock_mono_us() + timeout_ms * ST_MS, woken, &local) : local.code;
+    if (code && err)
+        *err = local;
+    return code;
+}
