@@ -5,7 +5,7 @@
 #ifndef ST_CLI_CONFIG_KEYS_H
 #define ST_CLI_CONFIG_KEYS_H
 
-#include "cli/yaml.h"
+#include "cli/yaml_tree.h"
 #include "worker/settings.h"
 
 struct st_conf {

@@ -246,7 +246,7 @@ struct tally {
 static stint_code change_page(struct cli *c, struct st_store *store, enum cli_change what,
                               const struct st_job_info *list, size_t n, struct tally *t, stint_error *err)
 {
-    struct st_slice ids[PAGE];
+    struct st_slice ids[PAGE] = {{NULL, 0}};
     stint_code verdicts[PAGE] = {STINT_OK};
     stint_code rc;
 

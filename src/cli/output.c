@@ -163,7 +163,7 @@ static void table_clear(struct cli_table *t)
 int cli_table_print(struct cli *c, struct cli_table *t)
 {
     size_t widths[CLI_COLUMNS_MAX] = {0}, columns = (size_t)t->n_columns;
-    char *heads[CLI_COLUMNS_MAX];
+    char *heads[CLI_COLUMNS_MAX] = {NULL};
 
     if (t->failed) {
         table_clear(t);

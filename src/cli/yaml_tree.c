@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * yaml.c - reads a YAML document into a tree, by libyaml's events.
+ * yaml_tree.c - reads a YAML document into a tree, by libyaml's events.
  *
  * The event interface gives a position for everything, which its document interface does not for keys,
- * and never expands an alias behind our back.  Everything that grows has a maximum: see yaml.h.
+ * and never expands an alias behind our back.  Everything that grows has a maximum: see yaml_tree.h.
  *
  * Invariant: every node hangs in the tree as soon as it exists, so that the root is all there is to free.
  */
-#include "cli/yaml.h"
+#include "cli/yaml_tree.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * yaml.h - a small YAML document as a tree that knows where everything stood.
+ * yaml_tree.h - a small YAML document as a tree that knows where everything stood.
  *
  * Only what a configuration needs: scalars, lists and maps with scalar keys.  Anchors, aliases, tags, repeated
  * keys and second documents are refused.  At most 1 MiB, 32 levels, 65536 nodes, 4096 keys in one map.
  */
-#ifndef ST_CLI_YAML_H
-#define ST_CLI_YAML_H
+#ifndef ST_CLI_YAML_TREE_H
+#define ST_CLI_YAML_TREE_H
 
 #include "base/err.h"
 #include "base/str.h"
