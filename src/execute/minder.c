@@ -283,26 +283,28 @@ static bool hear(struct minder *m)
 
 static void run_reaped(struct minder *m, struct st_minded *run, int status, long max_rss)
 {
+    struct st_minder_msg msg = {.op = ST_MD_EXITED,
+                                .tag = run->tag,
+                                .pid = run->pid,
+                                .status = status,
+                                .max_rss_kb = max_rss};
+
     run->ending = true;
     run->reaped_us = st_clock_mono_us();
-    run->flags = 0;
     /* Most runs leave nothing behind: then one message says it all. */
-    if (st_sweep_look(&m->sweep) && !st_sweep_left(&m->sweep, run))
-        run->flags = ST_MD_AND_GONE;
-    say(m, (struct st_minder_msg){.op = ST_MD_EXITED,
-                                  .tag = run->tag,
-                                  .pid = run->pid,
-                                  .status = status,
-                                  .max_rss_kb = max_rss,
-                                  .flags = run->flags});
-    if (run->flags & ST_MD_AND_GONE)
+    if (st_sweep_look(&m->sweep, false) && !st_sweep_left(&m->sweep, run)) {
+        msg.flags = ST_MD_AND_GONE;
         st_sweep_drop(&m->sweep, run);
+    }
+    say(m, msg);
 }
 
-/* Reap who has ended.  false: nobody had. */
-static bool reap(struct minder *m)
+enum reaped { REAP_NOBODY, REAP_SOME, REAP_CHILDLESS };
+
+/* Reap who has ended.  CHILDLESS: there is nothing below us any more. */
+static enum reaped reap(struct minder *m)
 {
-    bool any = false;
+    enum reaped any = REAP_NOBODY;
 
     for (;;) {
         siginfo_t si = {0};
@@ -310,9 +312,11 @@ static bool reap(struct minder *m)
         struct st_minded *run;
         int status = 0;
 
-        if (waitid(P_ALL, 0, &si, WEXITED | WNOHANG | WNOWAIT) || !si.si_pid)
+        if (waitid(P_ALL, 0, &si, WEXITED | WNOHANG | WNOWAIT))
+            return errno == ECHILD ? REAP_CHILDLESS : any;
+        if (!si.si_pid)
             return any;
-        any = true;
+        any = REAP_SOME;
         run = st_sweep_by_pid(&m->sweep, si.si_pid);
         if (run)
             kill(-run->pid, SIGKILL);
@@ -324,38 +328,49 @@ static bool reap(struct minder *m)
     }
 }
 
-static void runs_over(struct minder *m)
+/* Tell of the runs that are over.  sure: all children are known, so that a run with none has none. */
+static void runs_over(struct minder *m, bool sure)
 {
     for (size_t i = 0; i < m->sweep.n_runs;) {
         struct st_minded *run = &m->sweep.runs[i];
         bool late = run->ending && st_clock_mono_us() - run->reaped_us > GIVE_UP_US;
+        uint64_t tag = run->tag;
 
-        if (!run->ending || (st_sweep_left(&m->sweep, run) && !late)) {
+        if (!run->ending || ((!sure || st_sweep_left(&m->sweep, run)) && !late)) {
             i++;
             continue;
         }
-        say(m, (struct st_minder_msg){
-                   .op = ST_MD_GONE, .tag = run->tag, .flags = late ? ST_MD_LEFT : 0});
         st_sweep_drop(&m->sweep, run);
+        say(m, (struct st_minder_msg){
+                   .op = ST_MD_GONE, .tag = tag, .flags = late ? ST_MD_LEFT : 0});
     }
 }
 
 /* What has to go, goes; who is through, is told.  A child that ends while the list of children is
- * read can hide another, so look again until nobody ended. */
+ * read can hide another, or have left one: look again, and hold them, until nobody ended. */
 static void sweep(struct minder *m)
 {
-    int round = 0;
+    bool sure = false, killed;
 
-    do
-        st_sweep_look(&m->sweep);
-    while (reap(m) && ++round < LOOK_ROUNDS);
-    if (st_sweep_kill(&m->sweep)) {
-        m->wait_ms = m->wait_ms <= 0 ? 1 : m->wait_ms < 100 ? 2 * m->wait_ms : 100;
-        reap(m);
-    } else {
-        m->wait_ms = -1;
+    for (int round = 0; round < LOOK_ROUNDS && !sure; round++) {
+        sure = st_sweep_look(&m->sweep, round > 0);
+        switch (reap(m)) {
+        case REAP_NOBODY:
+            break;
+        case REAP_SOME:
+            sure = false;
+            break;
+        case REAP_CHILDLESS:
+            sure = true;
+            break;
+        }
     }
-    runs_over(m);
+    killed = st_sweep_kill(&m->sweep);
+    runs_over(m, sure);
+    if (sure && !killed)
+        m->wait_ms = -1;
+    else
+        m->wait_ms = m->wait_ms <= 0 ? 1 : m->wait_ms < 64 ? 2 * m->wait_ms : 64;
 }
 
 static bool sweep_due(const struct minder *m)
@@ -406,11 +421,13 @@ static void end_all(struct minder *m)
     struct pollfd p = {m->sigchld, POLLIN, 0};
     int ms = 1;
 
-    while (st_sweep_kill_all(&m->sweep) || reap(m)) {
+    while (reap(m) != REAP_CHILDLESS) {
+        st_sweep_kill_all(&m->sweep);
+        if (reap(m) == REAP_CHILDLESS)
+            break;
         poll(&p, 1, ms);
         drain(m->sigchld);
-        reap(m);
-        ms = ms < 500 ? 2 * ms : 500;
+        ms = ms < 256 ? 2 * ms : 256;
     }
     while (m->sweep.n_runs)
         st_sweep_drop(&m->sweep, &m->sweep.runs[0]);
@@ -432,18 +449,26 @@ static int stdio_null(void)
     return 0;
 }
 
-static int setup(struct minder *m)
+static void setup_signals(sigset_t *chld)
 {
-    struct sigaction ign = {.sa_handler = SIG_IGN}, dfl = {.sa_handler = SIG_DFL};
-    sigset_t chld;
+    struct sigaction ign = {.sa_handler = SIG_IGN};
+    unsigned long dfl[8] = {0}; /* the kernel's struct, whatever its order: all zero */
 
+    /* libc hides two signals from sigaction(2), and ignores them in what posix_spawn starts. */
     for (int sig = 1; sig < NSIG; sig++)
-        sigaction(sig, &dfl, NULL);
+        syscall(SYS_rt_sigaction, sig, dfl, NULL, (size_t)8);
     for (const int *sig = st_spawn_ignored; *sig; sig++)
         sigaction(*sig, &ign, NULL);
-    sigemptyset(&chld);
-    sigaddset(&chld, SIGCHLD);
-    sigprocmask(SIG_SETMASK, &chld, NULL);
+    sigemptyset(chld);
+    sigaddset(chld, SIGCHLD);
+    sigprocmask(SIG_SETMASK, chld, NULL);
+}
+
+static int setup(struct minder *m)
+{
+    sigset_t chld;
+
+    setup_signals(&chld);
     prctl(PR_SET_NAME, "stint-minder");
     if (m->sock < 3 || stdio_null() || fcntl(m->sock, F_SETFD, FD_CLOEXEC) ||
         prctl(PR_SET_CHILD_SUBREAPER, 1))

@@ -20,7 +20,6 @@
 
 #define EXIT_PERMANENT 65
 #define LINE_MAX_SHOWN 500
-#define TEXT_MAX 10000
 
 struct envelope {
     bool is, ok;
@@ -57,7 +56,7 @@ static void envelope_fail(struct st_ran *ran, enum st_kind kind, const struct en
     struct st_buf b;
     size_t len;
 
-    st_buf_init(&b, 8 * TEXT_MAX);
+    st_buf_init(&b, e->class.len + e->message.len + e->traceback.len + 64); /* cut at the end */
     put_text(&b, e->class);
     if (b.len && e->message.p)
         st_buf_puts(&b, ": ");

@@ -129,44 +129,44 @@ static bool orphan_add(struct st_sweep *s, const struct st_proc *p)
     if (!ok)
         return false;
     s->orphans[s->n_orphans++] = (struct st_orphan){
-        .pid = p->pid, .owner = owner_of(s, p), .seen_max = s->max_tag, .seen = true};
+        .pid = p->pid, .owner = owner_of(s, p), .seen_max = s->max_tag};
     return true;
 }
 
-/* A child of ours was seen: a command, a known orphan, or a new one. */
-static bool child_seen(struct st_sweep *s, pid_t pid)
+static bool orphan_doomed(const struct st_sweep *s, const struct st_orphan *o);
+
+/* A child of ours was seen: a command, a known orphan, or a new one.  false: it is not known. */
+static bool child_seen(struct st_sweep *s, pid_t pid, bool stop)
 {
-    struct st_orphan *o;
     struct st_proc p;
 
-    if (st_sweep_by_pid(s, pid))
+    if (st_sweep_by_pid(s, pid) || orphan_find(s, pid))
         return true;
-    o = orphan_find(s, pid);
-    if (o) {
-        o->seen = true;
-        return true;
-    }
-    if (!st_proc_read(pid, &p) || st_proc_dead(&p))
-        return true; /* waits to be reaped, and holds nothing any more */
-    return orphan_add(s, &p);
+    if (stop)
+        kill(pid, SIGSTOP); /* a child that is not reaped: nobody else can have this number */
+    if (!st_proc_read(pid, &p) || st_proc_dead(&p) || !orphan_add(s, &p))
+        return false;
+    if (stop && !orphan_doomed(s, &s->orphans[s->n_orphans - 1]))
+        kill(pid, SIGCONT);
+    return true;
 }
 
-bool st_sweep_look(struct st_sweep *s)
+bool st_sweep_look(struct st_sweep *s, bool stop)
 {
     pid_t pids[CHILDREN_MAX];
     int n = st_proc_children(&s->children_fd, pids, CHILDREN_MAX);
-    bool ok = true;
+    bool sure = true;
 
     if (n >= 0 && n < CHILDREN_MAX) {
-        for (int i = 0; i < n && ok; i++)
-            ok = child_seen(s, pids[i]);
-        return ok;
+        for (int i = 0; i < n; i++)
+            sure &= child_seen(s, pids[i], stop);
+        return sure;
     }
-    ok = st_procs_scan(&s->procs);
-    for (size_t i = 0; i < s->procs.n && ok; i++)
+    sure = st_procs_scan(&s->procs);
+    for (size_t i = 0; i < s->procs.n; i++)
         if (s->procs.p[i].ppid == getpid())
-            ok = child_seen(s, s->procs.p[i].pid);
-    return ok;
+            sure &= child_seen(s, s->procs.p[i].pid, stop);
+    return sure;
 }
 
 /* The oldest run that has not ended. */
@@ -180,107 +180,104 @@ static uint64_t min_live(const struct st_sweep *s)
     return min;
 }
 
-static bool orphan_doomed(const struct st_sweep *s, const struct st_orphan *o, uint64_t oldest)
+static bool orphan_doomed(const struct st_sweep *s, const struct st_orphan *o)
 {
     for (size_t i = 0; o->owner && i < s->n_runs; i++)
         if (s->runs[i].tag == o->owner)
             return s->runs[i].ending || s->runs[i].killing;
     if (o->owner)
         return true; /* its run is over */
-    return o->seen_max < oldest;
+    return o->seen_max < min_live(s);
 }
 
 bool st_sweep_left(const struct st_sweep *s, const struct st_minded *run)
 {
-    uint64_t oldest = min_live(s);
-
     for (size_t i = 0; i < s->n_orphans; i++)
         if (s->orphans[i].owner == run->tag ||
-            (!s->orphans[i].owner && orphan_doomed(s, &s->orphans[i], oldest)))
+            (!s->orphans[i].owner && orphan_doomed(s, &s->orphans[i])))
             return true;
     return false;
 }
 
-static bool top_doomed(const struct st_sweep *s, pid_t top, uint64_t oldest)
+static bool top_doomed(const struct st_sweep *s, pid_t top)
 {
     const struct st_orphan *o = orphan_find(s, top);
 
     if (o)
-        return orphan_doomed(s, o, oldest);
+        return orphan_doomed(s, o);
     for (size_t i = 0; i < s->n_runs; i++)
         if (s->runs[i].pid == top)
             return s->runs[i].killing;
     return false;
 }
 
-/* Mark, by leaving ->top, the processes that must go; the others' become 0. */
+/* Who must go?  Those keep their ->top; the others' becomes 0.  How many. */
 static size_t mark(struct st_sweep *s, bool all)
 {
-    uint64_t oldest = min_live(s);
     size_t marked = 0;
 
     st_procs_tops(&s->procs, getpid());
     for (size_t i = 0; i < s->procs.n; i++) {
         struct st_proc *p = &s->procs.p[i];
 
-        if (p->top && !st_proc_dead(p) && (all || top_doomed(s, p->top, oldest)))
+        if (p->top && !st_proc_dead(p) && (all || top_doomed(s, p->top)))
             marked++;
         else
-            p->top = -1;
+            p->top = 0;
     }
     return marked;
 }
 
-static void kill_trees(struct st_sweep *s, bool all, size_t *killed)
+/* Stop all that are marked and not stopped yet; how many those were. */
+static size_t stop_marked(struct st_sweep *s)
+{
+    size_t running = 0;
+
+    for (size_t i = 0; i < s->procs.n; i++) {
+        const struct st_proc *p = &s->procs.p[i];
+
+        if (p->top > 0 && p->state != 'T' && p->state != 't') {
+            st_proc_signal(p, SIGSTOP);
+            running++;
+        }
+    }
+    return running;
+}
+
+static void kill_trees(struct st_sweep *s, bool all)
 {
     size_t running = 1;
 
-    *killed = 0;
     for (int round = 0; round < STOP_ROUNDS && running; round++) {
-        st_sweep_look(s);
+        st_sweep_look(s, true);
         if (!st_procs_scan(&s->procs) || !mark(s, all))
             return;
-        running = 0;
-        for (size_t i = 0; i < s->procs.n; i++) {
-            struct st_proc *p = &s->procs.p[i];
-
-            if (p->top > 0 && p->state != 'T' && p->state != 't') {
-                st_proc_signal(p, SIGSTOP);
-                running++;
-            }
-        }
+        running = stop_marked(s);
     }
     for (size_t i = 0; i < s->procs.n; i++)
-        if (s->procs.p[i].top > 0) {
+        if (s->procs.p[i].top > 0)
             st_proc_signal(&s->procs.p[i], SIGKILL);
-            ++*killed;
-        }
 }
 
 bool st_sweep_kill(struct st_sweep *s)
 {
-    uint64_t oldest = min_live(s);
     bool any = false;
-    size_t killed;
 
     for (size_t i = 0; i < s->n_orphans && !any; i++)
-        any = orphan_doomed(s, &s->orphans[i], oldest);
+        any = orphan_doomed(s, &s->orphans[i]);
     for (size_t i = 0; i < s->n_runs && !any; i++)
         any = s->runs[i].killing && !s->runs[i].ending;
     if (any)
-        kill_trees(s, false, &killed);
+        kill_trees(s, false);
     return any;
 }
 
-bool st_sweep_kill_all(struct st_sweep *s)
+void st_sweep_kill_all(struct st_sweep *s)
 {
-    size_t killed;
-
     for (size_t i = 0; i < s->n_runs; i++)
         if (!s->runs[i].ending)
             kill(-s->runs[i].pid, SIGKILL);
-    kill_trees(s, true, &killed);
-    return killed > 0;
+    kill_trees(s, true);
 }
 
 void st_sweep_signal(struct st_sweep *s, const struct st_minded *run, int sig)
@@ -288,7 +285,7 @@ void st_sweep_signal(struct st_sweep *s, const struct st_minded *run, int sig)
     if (run->ending)
         return;
     kill(-run->pid, sig);
-    st_sweep_look(s);
+    st_sweep_look(s, false);
     if (!st_procs_scan(&s->procs))
         return;
     st_procs_tops(&s->procs, getpid());

@@ -17,7 +17,6 @@ struct st_minded {
     bool ending;    /* it was reaped: what is left of the run is being killed */
     bool killing;   /* KILL was asked for */
     int64_t reaped_us;
-    uint32_t flags; /* of its GONE */
     char *env[2];   /* "STINT_JOB_ID=...", "STINT_FENCE=...": how orphans are told apart */
     char *unlink;   /* NULL = no file to remove */
 };
@@ -28,7 +27,6 @@ struct st_orphan {
     pid_t pid;
     uint64_t owner;    /* tag of its run; 0: its environment and group name none that was known */
     uint64_t seen_max; /* no run above this tag was started when it was first seen */
-    bool seen;         /* in the picture being taken */
 };
 
 struct st_sweep {
@@ -51,8 +49,10 @@ void st_sweep_drop(struct st_sweep *s, struct st_minded *run);
 /* An orphan was reaped. */
 void st_sweep_forget(struct st_sweep *s, pid_t pid);
 
-/* Learn which orphans there are.  false: could not look (no memory, no /proc). */
-bool st_sweep_look(struct st_sweep *s);
+/* Learn which orphans there are.  true: every child of ours is known.  false: some ended while we
+ * looked, and may have left others, or we could not look; reap and look again.
+ * stop: stop each new one until it is known whose it is, so that it cannot run away by forking. */
+bool st_sweep_look(struct st_sweep *s, bool stop);
 
 /* Is anything left that belongs to this run, which has ended? */
 bool st_sweep_left(const struct st_sweep *s, const struct st_minded *run);
@@ -60,8 +60,8 @@ bool st_sweep_left(const struct st_sweep *s, const struct st_minded *run);
 /* Kill the trees of all orphans whose time has come and of runs marked killing.  false: there was
  * nothing to kill. */
 bool st_sweep_kill(struct st_sweep *s);
-/* Kill everything below the calling process.  false: nothing is left. */
-bool st_sweep_kill_all(struct st_sweep *s);
+/* Kill everything below the calling process that can be seen now. */
+void st_sweep_kill_all(struct st_sweep *s);
 
 /* A signal for the group of a run and everything else that belongs to it. */
 void st_sweep_signal(struct st_sweep *s, const struct st_minded *run, int sig);
