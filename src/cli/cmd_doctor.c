@@ -174,9 +174,7 @@ static void check_open_store(struct cli_doctor *d, struct st_store *store)
     else if (schema.have < schema.want)
         cli_found(d, ST_WARNING, "`stint migrate up`, or let the next command do it",
                   "schema version %d, this program wants %d", schema.have, schema.want);
-    else
-        cli_found(d, ST_FINE, NULL, "schema version %d", schema.have);
-    if (schema.have == schema.want && st_store_check(store, store_found, d, &err))
+    else if (st_store_check(store, store_found, d, &err))
         found_error(d, &err);
     check_clock(d, store);
 }
@@ -221,7 +219,8 @@ static void print_text(struct cli_doctor *d, const size_t counts[3])
         if (f->remedy)
             printf("           -> %s\n", cli_safe(f->remedy, safe, sizeof(safe)));
     }
-    printf("%zu ok, %zu warnings, %zu errors\n", counts[ST_FINE], counts[ST_WARNING], counts[ST_BAD]);
+    printf("%zu ok, %zu warning%s, %zu error%s\n", counts[ST_FINE], counts[ST_WARNING],
+           counts[ST_WARNING] == 1 ? "" : "s", counts[ST_BAD], counts[ST_BAD] == 1 ? "" : "s");
 }
 
 static int print_json(struct cli_doctor *d, const size_t counts[3])

@@ -76,8 +76,7 @@ static int64_t count(struct st_store *store, struct st_prune_req req)
     struct st_pruned p = {0};
     int64_t n = 0;
 
-    req.dry_run = true;
-    req.limit = SIZE_MAX / 2;
+    req.dry_run = true; /* counts all there is, whatever the limit */
     if (st_store_prune(store, &req, &p, NULL) == STINT_OK)
         n = (int64_t)p.n;
     st_pruned_clear(&p);
@@ -143,8 +142,6 @@ static int run(struct cli *c)
         return c->exit;
     req.keep = s->keep;
     req.dry_run = f.dry_run;
-    if (f.dry_run)
-        req.limit = SIZE_MAX / 2;
     if (!set_keep(c, "--succeeded", f.keep[OPT_SUCCEEDED], &req.keep.succeeded_us) ||
         !set_keep(c, "--failed", f.keep[OPT_FAILED], &req.keep.failed_us) ||
         !set_keep(c, "--cancelled", f.keep[OPT_CANCELLED], &req.keep.cancelled_us))

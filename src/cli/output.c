@@ -133,19 +133,22 @@ void cli_table_color(struct cli_table *t, enum cli_color color)
 static void table_row(struct cli *c, const struct cli_table *t, const size_t *widths, char *const *cells,
                       const enum cli_color *colors)
 {
-    for (int i = 0; i < t->n_columns; i++) {
+    int last = t->n_columns - 1;
+
+    while (last > 0 && !*cells[last]) /* no blanks at the end of a line */
+        last--;
+    for (int i = 0; i <= last; i++) {
         enum cli_color color = colors ? colors[i] : CLI_BOLD;
         const char *cell = cells[i];
         int pad = (int)(widths[i] - width(cell));
         bool right = t->heads[i][0] == '>';
-        bool last = i + 1 == t->n_columns;
 
         printf("%*s", right ? pad : 0, "");
         if (color != CLI_PLAIN)
             printf("%s%s%s", cli_paint(c, color), cell, cli_paint(c, CLI_PLAIN));
         else
             fputs(cell, stdout);
-        if (!last)
+        if (i < last)
             printf("%*s", (right ? 0 : pad) + 2, "");
     }
     putchar('\n');
@@ -219,7 +222,7 @@ char *cli_age(int64_t now_us, int64_t then_us, char out[CLI_TEXT])
     if (d > -ST_MS && d < ST_MS)
         snprintf(out, CLI_TEXT, "now");
     else if (d < 0)
-        snprintf(out, CLI_TEXT, "in %.60s", cli_human(d, text));
+        snprintf(out, CLI_TEXT, "in %.60s", cli_human(d < -ST_SEC ? d - (ST_SEC - 1) : d, text)); /* rounded up */
     else
         snprintf(out, CLI_TEXT, "%.60s ago", cli_human(d, text));
     return out;
