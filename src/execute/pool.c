@@ -4,8 +4,9 @@
  *
  *     todo --pop--> handler --push--> done --take--> the loop
  *
- * A thread that takes an item while more are waiting wakes one more thread, so that short handlers are
- * drained by few threads and long ones by as many as there are slots.
+ * A thread that takes an item while more are waiting wakes one more thread, unless handlers have been so short that
+ * waking costs more than running: then one or two threads drain the queue.  Should a long one come after short ones, the
+ * nudge wakes another thread a few milliseconds later.
  *
  * Invariants:
  *   (1) an item is in exactly one place: todo, a thread, done, or the caller's hands;
@@ -18,6 +19,9 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#define SHORT_US 20.0
+#define SMOOTH 0.1
+
 struct list {
     struct st_pool_item *first, **end;
 };
@@ -28,6 +32,7 @@ struct st_pool {
     struct list todo, done;
     pthread_t *threads;
     int n_threads, max_threads, idle;
+    double run_us; /* what a handler takes, smoothed */
     bool stop;
     uv_async_t *wake;
 };
@@ -68,12 +73,24 @@ static void pool_rouse(struct st_pool *p)
         p->n_threads++;
 }
 
+/* Is another thread worth waking for what waits? */
+static bool worth_waking(const struct st_pool *p)
+{
+    return p->run_us > SHORT_US || p->n_threads == p->idle;
+}
+
 static void item_run(struct st_pool_item *it)
 {
     it->ran = (struct st_ran)ST_RAN_INIT;
     it->ran.ok = true;
-    it->fn(it->arg, it->job, &it->abort, &it->ran);
+    if (!atomic_load(&it->abort))
+        it->fn(it->arg, it->job, &it->abort, &it->ran);
     it->ran.aborted = (enum st_abort)atomic_load(&it->abort);
+}
+
+static void note_duration(struct st_pool *p, int64_t us)
+{
+    p->run_us += SMOOTH * ((double)us - p->run_us);
 }
 
 static void *pool_thread(void *arg)
@@ -83,6 +100,7 @@ static void *pool_thread(void *arg)
     pthread_mutex_lock(&p->mutex);
     for (;;) {
         struct st_pool_item *it;
+        int64_t start;
         bool was_empty;
 
         while (!p->todo.first && !p->stop) {
@@ -93,11 +111,14 @@ static void *pool_thread(void *arg)
         if (!p->todo.first)
             break;
         it = list_pop(&p->todo);
-        if (p->todo.first)
+        start = st_clock_boot_us();
+        atomic_store(&it->started_us, start);
+        if (p->todo.first && worth_waking(p))
             pool_rouse(p);
         pthread_mutex_unlock(&p->mutex);
         item_run(it);
         pthread_mutex_lock(&p->mutex);
+        note_duration(p, st_clock_boot_us() - start);
         was_empty = !p->done.first;
         list_push(&p->done, it, it);
         if (was_empty)
@@ -134,8 +155,28 @@ void st_pool_push(struct st_pool *p, struct st_pool_item *first, struct st_pool_
         return;
     pthread_mutex_lock(&p->mutex);
     list_push(&p->todo, first, last);
-    pool_rouse(p);
+    if (worth_waking(p))
+        pool_rouse(p);
     pthread_mutex_unlock(&p->mutex);
+}
+
+void st_pool_nudge(struct st_pool *p)
+{
+    pthread_mutex_lock(&p->mutex);
+    if (p->todo.first)
+        pool_rouse(p);
+    pthread_mutex_unlock(&p->mutex);
+}
+
+struct st_pool_item *st_pool_withdraw(struct st_pool *p)
+{
+    struct st_pool_item *first;
+
+    pthread_mutex_lock(&p->mutex);
+    first = p->todo.first;
+    list_init(&p->todo);
+    pthread_mutex_unlock(&p->mutex);
+    return first;
 }
 
 struct st_pool_item *st_pool_take(struct st_pool *p)

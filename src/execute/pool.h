@@ -21,7 +21,8 @@ struct st_pool_item {
     void *arg;
     const struct st_job *job;
     struct st_ran ran;
-    atomic_int abort;
+    atomic_int abort;             /* set before it has begun: the handler is not called */
+    _Atomic int64_t started_us;   /* CLOCK_BOOTTIME when a thread took it; 0 = it waits */
 };
 
 struct st_pool;
@@ -30,6 +31,10 @@ struct st_pool;
 stint_code st_pool_new(int n, uv_async_t *wake, struct st_pool **out, stint_error *err);
 /* Hands over a list of n items; they belong to the pool until they come back. */
 void st_pool_push(struct st_pool *p, struct st_pool_item *first, struct st_pool_item *last, size_t n);
+/* While items are in the pool, call this every few milliseconds (see pool.c). */
+void st_pool_nudge(struct st_pool *p);
+/* Takes back all items that no thread has begun, or NULL. */
+struct st_pool_item *st_pool_withdraw(struct st_pool *p);
 /* All items that are done since the last call, oldest first, or NULL. */
 struct st_pool_item *st_pool_take(struct st_pool *p);
 /* Waits for the handlers that still run. */

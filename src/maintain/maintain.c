@@ -129,7 +129,7 @@ static bool process_gone(const struct st_worker_info *w)
     if (strcmp(w->host, st_host_name()) != 0 || !*st_boot_id() || strcmp(w->boot_id, boot) != 0 ||
         w->pid <= 0 || w->pid_start == 0)
         return false;
-    return st_pid_start(w->pid) != w->pid_start;
+    return st_pid_gone(w->pid, w->pid_start);
 }
 
 static void do_neighbours(struct st_maintainer *m)

@@ -31,8 +31,9 @@ static bool wants_beat(const struct held *h, int64_t now)
 {
     if (h->beating || h->stopping == ST_ABORT_TAKEN)
         return false;
-    return now >= h->lease.renew_at_us ||
-           (h->state == HELD_RUNNING && !h->start_told && now - h->done.started_boot_us > 250 * ST_MS);
+    if (now >= h->lease.renew_at_us)
+        return true;
+    return !h->start_told && held_started(h) && now - held_started(h) > 250 * ST_MS;
 }
 
 static void fill_beat(struct st_beat *b, struct held *h)
@@ -44,8 +45,8 @@ static void fill_beat(struct st_beat *b, struct held *h)
     b->fence = job->fence;
     b->ref = job->ref;
     b->lease_us = job->lease_us;
-    if (h->state == HELD_RUNNING && !h->start_told)
-        b->started_boot_us = h->done.started_boot_us;
+    if (!h->start_told)
+        b->started_boot_us = held_started(h);
 }
 
 static void send_beat(struct st_worker *w, int64_t now)

@@ -69,7 +69,7 @@ void feed(struct st_worker *w)
     if (w->phase != WORKING || w->quiet || w->asking || w->disowning || w->dry)
         return;
     n_run = held < slots ? slots - held : 0;
-    if (n_run == 0 && w->n_queued > ahead / 2)
+    if (n_run == 0 && held - slots > ahead / 2)
         return;
     n = slots + ahead > held ? slots + ahead - held : 0;
     if (n > batch_max(w))

@@ -35,7 +35,8 @@ static void held_set(struct held *h, enum held_state to)
     if (to == HELD_RUNNING)
         w->n_running++;
     h->state = to;
-    atomic_store(&w->vitals.running, (int)w->n_running);
+    atomic_store(&w->vitals.running,
+                 (int)(w->n_running < (size_t)w->settings->slots ? w->n_running : (size_t)w->settings->slots));
 }
 
 struct held *held_new(struct st_worker *w, struct st_job *job)
@@ -97,7 +98,11 @@ void held_began(struct held *h)
 {
     held_set(h, HELD_RUNNING);
     skip_begun(h->w);
-    h->done.started_boot_us = st_clock_boot_us();
+}
+
+int64_t held_started(const struct held *h)
+{
+    return h->item.fn ? atomic_load(&h->item.started_us) : h->done.started_boot_us;
 }
 
 void held_over(struct held *h)

@@ -8,6 +8,8 @@
 
 #include "worker/worker_int.h"
 
+#define NUDGE_MS 5
+
 static const struct st_worker_handler *find_handler(const struct st_worker *w, const struct st_job *job)
 {
     const struct st_worker_handler *best = NULL;
@@ -55,6 +57,7 @@ static void begin_in_process(struct held *h, const struct st_worker_handler *in)
     h->item.job = h->done.job;
     h->item.next = NULL;
     atomic_store(&h->item.abort, ST_ABORT_NOT);
+    atomic_store(&h->item.started_us, 0);
     *(w->push_last ? &w->push_last->next : &w->push_first) = &h->item;
     w->push_last = &h->item;
     w->n_push++;
@@ -68,6 +71,7 @@ static void begin_command(struct held *h, const struct st_type_conf *conf)
     h->grace_us = conf->command.grace_us;
     h->renew_us = conf->renew_us ? conf->renew_us : w->settings->renew_us;
     held_began(h);
+    h->done.started_boot_us = st_clock_boot_us();
     if (st_exec_run(w->exec, &conf->command, h->done.job, on_ran, h, &h->run, &err) != STINT_OK) {
         st_log(ST_LOG_ERROR, "job.not_started", ST_F("job", h->done.job->id), ST_FE(&err));
         h->done.started_boot_us = 0;
@@ -96,15 +100,39 @@ static void begin(struct held *h)
     h->lease = st_lease_from(job->asked_boot_us, job->lease_us, h->renew_us, h->grace_us);
 }
 
+/* Where all handlers are in-process the pool's threads are the slots, and what waits may wait there: so that a short
+ * handler is followed by the next without a turn of the loop. */
+static bool slot_free(const struct st_worker *w)
+{
+    return w->n_running < (size_t)w->settings->slots || w->settings->n_types == 0;
+}
+
+static void on_nudge(uv_timer_t *t)
+{
+    struct st_worker *w = t->data;
+
+    if (w->n_pooled == 0)
+        uv_timer_stop(t);
+    else
+        st_pool_nudge(w->pool);
+}
+
+static void push_all(struct st_worker *w)
+{
+    st_pool_push(w->pool, w->push_first, w->push_last, w->n_push);
+    w->n_pooled += w->n_push;
+    w->push_first = w->push_last = NULL;
+    w->n_push = 0;
+    if (!uv_is_active((uv_handle_t *)&w->nudge))
+        uv_timer_start(&w->nudge, on_nudge, NUDGE_MS, NUDGE_MS);
+}
+
 void slots_fill(struct st_worker *w)
 {
-    while (w->next_queued && w->n_running < (size_t)w->settings->slots && w->phase == WORKING)
+    while (w->next_queued && w->phase == WORKING && slot_free(w))
         begin(w->next_queued);
-    if (w->n_push) {
-        st_pool_push(w->pool, w->push_first, w->push_last, w->n_push);
-        w->push_first = w->push_last = NULL;
-        w->n_push = 0;
-    }
+    if (w->n_push)
+        push_all(w);
 }
 
 static struct held *held_of(struct st_pool_item *it)
@@ -120,8 +148,24 @@ void slots_collect(struct st_worker *w)
         struct st_pool_item *next = it->next;
         struct held *h = held_of(it);
 
+        w->n_pooled--;
         h->done.ran = it->ran;
+        h->done.started_boot_us = atomic_load(&it->started_us);
         held_over(h);
+        it = next;
+    }
+}
+
+/* What waits in the pool comes back and is released. */
+static void release_pooled(struct st_worker *w)
+{
+    struct st_pool_item *it = w->pool ? st_pool_withdraw(w->pool) : NULL;
+
+    while (it) {
+        struct st_pool_item *next = it->next;
+
+        w->n_pooled--;
+        release(held_of(it));
         it = next;
     }
 }
@@ -155,13 +199,19 @@ void slots_abort(struct held *h, enum st_abort why, bool now)
 void slots_release_queued(struct st_worker *w, int64_t older_than_us)
 {
     int64_t now = st_clock_boot_us();
-    struct held *h = w->next_queued;
+    struct held *h = w->first;
+    bool pooled = false;
 
     while (h) {
         struct held *next = h->next;
+        bool old = now - h->queued_us >= older_than_us;
 
-        if (h->state == HELD_QUEUED && now - h->queued_us >= older_than_us)
+        if (old && h->state == HELD_QUEUED)
             release(h);
+        else if (old && h->item.fn && !held_started(h))
+            pooled = true;
         h = next;
     }
+    if (pooled)
+        release_pooled(w);
 }

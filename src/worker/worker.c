@@ -219,7 +219,8 @@ static stint_code loop_init(struct st_worker *w, stint_error *err)
     uv_timer_init(&w->loop, &w->poll);
     uv_timer_init(&w->loop, &w->tick);
     uv_timer_init(&w->loop, &w->deadline);
-    w->wake.data = w->poll.data = w->tick.data = w->deadline.data = w;
+    uv_timer_init(&w->loop, &w->nudge);
+    w->wake.data = w->poll.data = w->tick.data = w->deadline.data = w->nudge.data = w;
     return STINT_OK;
 }
 

@@ -17,6 +17,9 @@
  *
  *   QUEUED --slot free--> RUNNING --executor is done--> OVER --> courier
  *      `-- cancelled, lost, released before it began ---^
+ *
+ * In-process attempts are RUNNING as soon as they are in the pool, which has one thread per slot; they begin when
+ * a thread takes them.
  */
 enum held_state { HELD_QUEUED, HELD_RUNNING, HELD_OVER };
 
@@ -59,6 +62,7 @@ struct st_worker {
     uv_timer_t poll;     /* when to ask again by ourselves */
     uv_timer_t tick;     /* leases, while anything is held */
     uv_timer_t deadline; /* of the graceful stop */
+    uv_timer_t nudge;    /* of the pool, while it has items */
     uv_signal_t signals[4];
     atomic_int stops; /* how often we were told to stop */
     int stops_seen;
@@ -88,6 +92,7 @@ struct st_worker {
     /* attempts on their way to the pool */
     struct st_pool_item *push_first, *push_last;
     size_t n_push;
+    size_t n_pooled; /* in the pool, waiting or running */
 
     /* feeding */
     bool asking;    /* a claim is under way */
@@ -111,6 +116,7 @@ struct held *held_find(struct st_worker *w, const char *id, int64_t fence); /* f
 void held_over(struct held *h);   /* out of the table, into the outbox */
 void held_forget(struct held *h); /* out of the table, freed: it is not ours any more */
 void held_began(struct held *h);  /* QUEUED -> RUNNING */
+int64_t held_started(const struct held *h); /* CLOCK_BOOTTIME when its attempt began; 0 = not yet */
 
 /* slots.c */
 void slots_fill(struct st_worker *w);
