@@ -2,8 +2,8 @@
  *
  * cli.h - what the commands of `stint` share: options, help, errors, output.
  *
- * A command is one constant `const struct cli_command cmd_NAME` in its own file.  Its run function reads
- * its options with cli_option, does its work and returns an exit code:
+ * A command is one constant `const struct cli_command cmd_NAME` in its own file.  Its run function
+ * reads its options with cli_option, does its work and returns an exit code:
  *
  *     static int run(struct cli *c)
  *     {
@@ -63,10 +63,13 @@ struct cli_command {
     const char *name;
     const char *summary;  /* one line for the list of commands */
     const char *synopsis; /* "TYPE [JSON|-] [options]", behind the command's name; lines allowed */
-    const char *about;    /* what it does: a paragraph or two, lines of at most 90 columns; may be NULL */
-    const struct cli_option *options; /* its own; the global ones are known everywhere; may be NULL */
+    const char
+        *about; /* what it does: a paragraph or two, lines of at most 90 columns; may be NULL */
+    const struct cli_option
+        *options;         /* its own; the global ones are known everywhere; may be NULL */
     const char *examples; /* lines, without indentation; may be NULL */
-    const char *exits;    /* lines "1  the job failed", those that differ from the usual; may be NULL */
+    const char
+        *exits; /* lines "1  the job failed", those that differ from the usual; may be NULL */
     int (*run)(struct cli *c);
     const struct cli_command *const *verbs; /* `job show`: then run is NULL; NULL-terminated */
 };
@@ -78,10 +81,10 @@ struct cli {
     const struct cli_command *command; /* the one that runs */
     char name[64];                     /* "job show" */
     int argc;
-    char **argv;  /* argv[0] is the command's own name */
-    char **args;  /* after cli_option is through: what is no option */
+    char **argv; /* argv[0] is the command's own name */
+    char **args; /* after cli_option is through: what is no option */
     int n_args;
-    int exit;     /* why a helper said no */
+    int exit; /* why a helper said no */
 
     /* the global options, resolved */
     const char *store_flag, *config_flag; /* as given, or NULL */
@@ -103,7 +106,7 @@ struct cli {
 
 /* ---- options ---------------------------------------------------------------------- */
 
-#define CLI_END 0   /* no more options: c->args[0 .. c->n_args) is the rest */
+#define CLI_END  0  /* no more options: c->args[0 .. c->n_args) is the rest */
 #define CLI_STOP -1 /* help was printed or the options are wrong: return c->exit */
 
 /* The next option of the command, or one of the above.  Global options are handled inside. */
@@ -115,7 +118,8 @@ bool cli_args(struct cli *c, int min, int max);
 int cli_usage(struct cli *c, const char *fmt, ...) ST_PRINTF(2, 3);
 
 /* Values; what names the thing in the message, such as "--slots". */
-bool cli_int(struct cli *c, const char *what, const char *text, int64_t min, int64_t max, int64_t *out);
+bool cli_int(struct cli *c, const char *what, const char *text, int64_t min, int64_t max,
+             int64_t *out);
 bool cli_duration(struct cli *c, const char *what, const char *text, int64_t *us);
 bool cli_time(struct cli *c, const char *what, const char *text, int64_t *us);
 
@@ -126,19 +130,20 @@ void cli_help(const struct cli_command *cmd, const char *full_name);
 
 /* The exit code that goes with a code. */
 int cli_exit_code(stint_code code);
-/* Prints err: "stint: message" and the remedy to stderr; with --json {"error":{"code","message","remedy"}}
- * to stdout.  Returns the exit code and sets c->exit. */
+/* Prints err: "stint: message" and the remedy to stderr; with --json
+ * {"error":{"code","message","remedy"}} to stdout.  Returns the exit code and sets c->exit. */
 int cli_fail(struct cli *c, const stint_error *err);
 /* The same with a message made here. */
-int cli_error(struct cli *c, stint_code code, const char *remedy, const char *fmt, ...) ST_PRINTF(4, 5);
+int cli_error(struct cli *c, stint_code code, const char *remedy, const char *fmt, ...)
+    ST_PRINTF(4, 5);
 /* "stint: warning: ..." to stderr, whatever --json says. */
 void cli_warn(struct cli *c, const char *fmt, ...) ST_PRINTF(2, 3);
 
 /* ---- settings and store -------------------------------------------------------------- */
 
 /* stint.yaml (--config, $STINT_CONFIG, ./stint.yaml) and the environment over the defaults.  Read
- * once; flags of the command are the command's to lay over it.  Programs are not checked: worker, dev and
- * doctor call st_config_read with check_programs themselves (see cli_settings_checked). */
+ * once; flags of the command are the command's to lay over it.  Programs are not checked: worker,
+ * dev and doctor call st_config_read with check_programs themselves (see cli_settings_checked). */
 struct st_settings *cli_settings(struct cli *c);
 /* The same, and every configured program must be there. */
 struct st_settings *cli_settings_checked(struct cli *c);
@@ -157,8 +162,8 @@ struct st_store *cli_store(struct cli *c, unsigned flags);
 stint_code cli_store_open(struct cli *c, const char *url, unsigned flags, struct st_store **out,
                           stint_error *err);
 
-/* Log to stderr: by --log-level and --log-format, else at `level` as logfmt.  main has called it with
- * ST_LOG_WARN; worker and dev call it again. */
+/* Log to stderr: by --log-level and --log-format, else at `level` as logfmt.  main has called it
+ * with ST_LOG_WARN; worker and dev call it again. */
 void cli_log_start(struct cli *c, enum st_log_level level);
 
 /* ---- output -------------------------------------------------------------------------- */
@@ -172,8 +177,8 @@ enum cli_color { CLI_PLAIN, CLI_BOLD, CLI_DIM, CLI_RED, CLI_GREEN, CLI_YELLOW, C
 const char *cli_paint(const struct cli *c, enum cli_color color);
 enum cli_color cli_state_color(enum st_shown s);
 
-/* A table for people.  Columns as wide as their widest cell; a heading that begins with '>' aligns right.
- * Control characters in cells are shown as '?'. */
+/* A table for people.  Columns as wide as their widest cell; a heading that begins with '>' aligns
+ * right. Control characters in cells are shown as '?'. */
 #define CLI_COLUMNS_MAX 16
 struct cli_table {
     const char *heads[CLI_COLUMNS_MAX];
@@ -201,7 +206,8 @@ char *cli_clock(int64_t now_us, int64_t then_us, char out[CLI_TEXT]);
 /* Both: "14:03:05 (3m ago)" */
 char *cli_when(int64_t now_us, int64_t then_us, char out[CLI_TEXT]);
 
-/* A progress bar on stderr, only if that is a terminal and --json is not given.  Redrawn at most ten times a second. */
+/* A progress bar on stderr, only if that is a terminal and --json is not given.  Redrawn at most
+ * ten times a second. */
 struct cli_progress {
     bool on;
     const char *what;
@@ -211,7 +217,7 @@ struct cli_progress {
 void cli_progress_start(struct cli *c, struct cli_progress *p, const char *what, int64_t total);
 void cli_progress_set(struct cli_progress *p, int64_t done, int64_t total);
 void cli_progress_fn(void *progress, int64_t done, int64_t total); /* an st_progress_fn */
-void cli_progress_end(struct cli_progress *p); /* wipes it */
+void cli_progress_end(struct cli_progress *p);                     /* wipes it */
 
 /* Unlinks what a prune or discard left behind; counts what could not be removed. */
 size_t cli_unlink(struct cli *c, const struct st_pruned *p);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cmd_doctor.c - `stint doctor`: looks at everything that may be wrong and says what to do about it.
+ * cmd_doctor.c - `stint doctor`: looks at everything that may be wrong and says what to do about
+ * it.
  *
- * Nothing is changed, and no store is made.  One problem does not hide the next: where the configuration cannot be
- * read the rest is checked with the defaults.
+ * Nothing is changed, and no store is made.  One problem does not hide the next: where the
+ * configuration cannot be read the rest is checked with the defaults.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -15,7 +16,8 @@
 #include "cli/config_keys.h"
 #include "cli/doctor.h"
 
-void cli_found(struct cli_doctor *d, enum st_severity severity, const char *remedy, const char *fmt, ...)
+void cli_found(struct cli_doctor *d, enum st_severity severity, const char *remedy, const char *fmt,
+               ...)
 {
     struct cli_finding *f;
     char text[1024];
@@ -51,17 +53,20 @@ static void found_error(struct cli_doctor *d, const stint_error *err)
 
 /* ---- configuration ---------------------------------------------------------------------- */
 
-static void check_type(struct cli_doctor *d, const struct st_settings *s, const struct st_type_conf *t)
+static void check_type(struct cli_doctor *d, const struct st_settings *s,
+                       const struct st_type_conf *t)
 {
     stint_error err;
     bool ok = true;
 
     if (st_conf_program(&t->command, &err)) {
-        cli_found(d, ST_BAD, err.remedy, "type %s (%s:%d): run: %s", t->pattern, s->path, t->line, err.message);
+        cli_found(d, ST_BAD, err.remedy, "type %s (%s:%d): run: %s", t->pattern, s->path, t->line,
+                  err.message);
         ok = false;
     }
     if (st_conf_cwd(&t->command, &err)) {
-        cli_found(d, ST_BAD, err.remedy, "type %s (%s:%d): cwd: %s", t->pattern, s->path, t->line, err.message);
+        cli_found(d, ST_BAD, err.remedy, "type %s (%s:%d): cwd: %s", t->pattern, s->path, t->line,
+                  err.message);
         ok = false;
     }
     if (ok)
@@ -102,8 +107,8 @@ static void check_queues(struct cli_doctor *d, const struct st_settings *s)
         for (size_t j = 0; j < i; j++)
             if (st_queue_covers(st_slice_cstr(s->queues[j].name), st_slice_cstr(s->queues[i].name)))
                 cli_found(d, ST_WARNING, "put the sub before its parent, or leave it out",
-                          "queue %s is shadowed: %s stands before it and means its subs too", s->queues[i].name,
-                          s->queues[j].name);
+                          "queue %s is shadowed: %s stands before it and means its subs too",
+                          s->queues[i].name, s->queues[j].name);
 }
 
 static void check_config(struct cli_doctor *d, struct st_settings *s)
@@ -113,7 +118,8 @@ static void check_config(struct cli_doctor *d, struct st_settings *s)
 
     d->area = "configuration";
     if (!path) {
-        cli_found(d, ST_WARNING, "a worker needs one: list what to run under `types:`", "there is no stint.yaml here");
+        cli_found(d, ST_WARNING, "a worker needs one: list what to run under `types:`",
+                  "there is no stint.yaml here");
     } else if (st_config_read(path, false, s, &err)) {
         found_error(d, &err);
         st_settings_clear(s);
@@ -126,8 +132,8 @@ static void check_config(struct cli_doctor *d, struct st_settings *s)
         return;
     cli_found(d, ST_FINE, NULL, "%s can be read; %zu types, %d slots", path, s->n_types, s->slots);
     if (s->n_types == 0)
-        cli_found(d, ST_WARNING, "list what to run under `types:`", "%s has no types: a worker would have nothing to run",
-                  path);
+        cli_found(d, ST_WARNING, "list what to run under `types:`",
+                  "%s has no types: a worker would have nothing to run", path);
     for (size_t i = 0; i < s->n_types; i++)
         check_type(d, s, &s->types[i]);
     check_only_types(d, s);
@@ -158,7 +164,8 @@ static void check_clock(struct cli_doctor *d, struct st_store *store)
 
     if (off_us > ST_SEC || off_us < -ST_SEC)
         cli_found(d, ST_WARNING, "let both machines keep their clocks by NTP",
-                  "the store's clock and this machine's differ by %s; leases go by the store's", cli_human(off_us, text));
+                  "the store's clock and this machine's differ by %s; leases go by the store's",
+                  cli_human(off_us, text));
 }
 
 static void check_open_store(struct cli_doctor *d, struct st_store *store)
@@ -168,7 +175,8 @@ static void check_open_store(struct cli_doctor *d, struct st_store *store)
     stint_error err;
 
     st_store_about(store, &about);
-    cli_found(d, ST_FINE, NULL, "%s %s at %s, %s", about.kind, about.version, about.where, about.durability);
+    cli_found(d, ST_FINE, NULL, "%s %s at %s, %s", about.kind, about.version, about.where,
+              about.durability);
     if (st_store_schema(store, false, &schema, &err))
         found_error(d, &err);
     else if (schema.have < schema.want)
@@ -186,7 +194,8 @@ static void check_store(struct cli_doctor *d, const char *url)
 
     d->area = "store";
     if (not_there_yet(url)) {
-        cli_found(d, ST_WARNING, "the first enqueue or worker makes it; else check --store and $STINT_STORE",
+        cli_found(d, ST_WARNING,
+                  "the first enqueue or worker makes it; else check --store and $STINT_STORE",
                   "there is no store at %s yet", url);
         return;
     }
@@ -201,7 +210,8 @@ static void check_store(struct cli_doctor *d, const char *url)
 /* ---- report ----------------------------------------------------------------------------- */
 
 static const char *const words[] = {[ST_FINE] = "ok", [ST_WARNING] = "warning", [ST_BAD] = "error"};
-static const enum cli_color colors[] = {[ST_FINE] = CLI_GREEN, [ST_WARNING] = CLI_YELLOW, [ST_BAD] = CLI_RED};
+static const enum cli_color colors[] = {
+    [ST_FINE] = CLI_GREEN, [ST_WARNING] = CLI_YELLOW, [ST_BAD] = CLI_RED};
 
 static void print_text(struct cli_doctor *d, const size_t counts[3])
 {
@@ -291,8 +301,10 @@ const struct cli_command cmd_doctor = {
     .name = "doctor",
     .summary = "check configuration, store and machine",
     .synopsis = "",
-    .about = "Checks the configuration and the programs it names, the store, the clock, the limits of this process,\n"
-             "what can be capped here, and the directories; prints what it found, with remedies.  Changes nothing.",
+    .about = "Checks the configuration and the programs it names, the store, the clock, the limits "
+             "of this process,\n"
+             "what can be capped here, and the directories; prints what it found, with remedies.  "
+             "Changes nothing.",
     .examples = "stint doctor\nstint doctor --json | jq '.findings[] | select(.severity!=\"ok\")'",
     .exits = "1  an error was found",
     .run = run,

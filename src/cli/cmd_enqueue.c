@@ -2,8 +2,8 @@
  *
  * cmd_enqueue.c - `stint enqueue`: one job, or a batch of them.
  *
- * Everything is checked before the store is opened, so that wrong input never makes one.  The ids are made
- * before the call: whatever becomes of it, the caller knows what to ask for.
+ * Everything is checked before the store is opened, so that wrong input never makes one.  The ids
+ * are made before the call: whatever becomes of it, the caller knows what to ask for.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -37,8 +37,10 @@ static const struct cli_option options[] = {
     {"at", 0, "TIME", OPT_AT, "not before this time: 2030-01-01T12:00:00Z"},
     {"max-attempts", 0, "N", OPT_ATTEMPTS, "how often it may run, 0 = no limit [by its type]"},
     {"timeout", 0, "DURATION", OPT_TIMEOUT, "how long a run may take, or none [by its type]"},
-    {"key", 'k', "KEY", OPT_KEY, "a unique key: while it is held, the same type and key is a duplicate"},
-    {"unique", 'u', "HOW", OPT_UNIQUE, "how long the key is held: active, forever, or a duration [active]"},
+    {"key", 'k', "KEY", OPT_KEY,
+     "a unique key: while it is held, the same type and key is a duplicate"},
+    {"unique", 'u', "HOW", OPT_UNIQUE,
+     "how long the key is held: active, forever, or a duration [active]"},
     {"id", 0, "ID", OPT_ID, "the job's id; repeating an id adds nothing [a new UUIDv7]"},
     {"meta", 0, "JSON", OPT_META, "an object that is kept with the job"},
     {"batch", 'b', "FILE", OPT_BATCH, "jobs from a file, or - for stdin: one JSON object per line"},
@@ -69,7 +71,8 @@ static bool set_timeout(struct cli *c, struct st_new_job *job, const char *arg)
     return true;
 }
 
-static bool set_int(struct cli *c, const char *what, const char *arg, int64_t min, int64_t max, int *out)
+static bool set_int(struct cli *c, const char *what, const char *arg, int64_t min, int64_t max,
+                    int *out)
 {
     int64_t n;
 
@@ -117,7 +120,8 @@ static bool set_option(struct cli *c, struct want *w, int opt, const char *arg)
 /* ---- one job ------------------------------------------------------------------------ */
 
 /* The payload argument, stdin for "-", or null; *text is to be freed. */
-static bool get_payload(struct cli *c, const char *arg, size_t max, struct st_slice *out, char **text)
+static bool get_payload(struct cli *c, const char *arg, size_t max, struct st_slice *out,
+                        char **text)
 {
     stint_error err;
     size_t len;
@@ -285,8 +289,10 @@ static int send_batch(struct cli *c, const struct st_batch *b)
         rc = st_enqueue(store, b->jobs, b->n, out, &err);
     cli_progress_end(&p);
     if (rc == STINT_EUNKNOWN) {
-        st_fail(&err, rc, "the store may or may not have the batch, whose first job is %s", out[0].id);
-        st_err_remedy(&err, "all of it is there or nothing: ask with `stint job show %s`", out[0].id);
+        st_fail(&err, rc, "the store may or may not have the batch, whose first job is %s",
+                out[0].id);
+        st_err_remedy(&err, "all of it is there or nothing: ask with `stint job show %s`",
+                      out[0].id);
     }
     code = rc ? cli_fail(c, &err) : report_batch(c, out, b->n);
     free(out);
@@ -333,7 +339,8 @@ static int run(struct cli *c)
     if ((!w.batch || c->n_args > 1) &&
         !get_payload(c, c->n_args > 1 ? c->args[1] : NULL, s->limits.payload, &job->payload, &text))
         return c->exit;
-    code = w.batch ? enqueue_batch(c, &w, s->limits.payload) : enqueue_one(c, &w, s->limits.payload);
+    code =
+        w.batch ? enqueue_batch(c, &w, s->limits.payload) : enqueue_one(c, &w, s->limits.payload);
     free(text);
     return code;
 }
@@ -342,12 +349,16 @@ const struct cli_command cmd_enqueue = {
     .name = "enqueue",
     .summary = "add a job, or a batch of jobs",
     .synopsis = "TYPE [JSON|-] [options]\n[TYPE [JSON]] --batch FILE|- [options]",
-    .about = "Adds a job of TYPE with a JSON payload (- reads it from stdin; without one it is null) and prints its\n"
-             "id.  A duplicate prints the id of the job that holds the key.  Repeating an --id adds nothing and\n"
+    .about = "Adds a job of TYPE with a JSON payload (- reads it from stdin; without one it is "
+             "null) and prints its\n"
+             "id.  A duplicate prints the id of the job that holds the key.  Repeating an --id "
+             "adds nothing and\n"
              "answers the same, so a command whose outcome is not known can be repeated.\n"
              "\n"
-             "A batch has one object per line: {\"type\", \"payload\", \"queue\", \"priority\", \"delay\" or \"at\",\n"
-             "\"max_attempts\", \"timeout\", \"key\", \"unique\", \"id\", \"meta\"}.  TYPE and the options are its defaults.\n"
+             "A batch has one object per line: {\"type\", \"payload\", \"queue\", \"priority\", "
+             "\"delay\" or \"at\",\n"
+             "\"max_attempts\", \"timeout\", \"key\", \"unique\", \"id\", \"meta\"}.  TYPE and the "
+             "options are its defaults.\n"
              "All of it is added or nothing.",
     .options = options,
     .examples = "stint enqueue mail.send '{\"to\":\"ada@example.org\"}'\n"

@@ -8,7 +8,8 @@
 #include "cli/explain.h"
 #include "cli/jobs.h"
 
-static int print_json(struct cli *c, const struct st_job_info *j, const struct cli_reason *r, size_t n)
+static int print_json(struct cli *c, const struct st_job_info *j, const struct cli_reason *r,
+                      size_t n)
 {
     struct st_buf b;
     struct st_jw w;
@@ -37,12 +38,14 @@ static int print_json(struct cli *c, const struct st_job_info *j, const struct c
     return cli_print_json(c, &b);
 }
 
-static int print_text(struct cli *c, const struct st_job_info *j, const struct cli_reason *r, size_t n)
+static int print_text(struct cli *c, const struct st_job_info *j, const struct cli_reason *r,
+                      size_t n)
 {
     char safe[sizeof(r->text)];
 
-    printf("job %s is %s%s%s\n", cli_safe(j->id, safe, sizeof(safe)), cli_paint(c, cli_state_color(j->shown)),
-           st_shown_name(j->shown), cli_paint(c, CLI_PLAIN));
+    printf("job %s is %s%s%s\n", cli_safe(j->id, safe, sizeof(safe)),
+           cli_paint(c, cli_state_color(j->shown)), st_shown_name(j->shown),
+           cli_paint(c, CLI_PLAIN));
     for (size_t i = 0; i < n; i++) {
         printf("  - %s\n", cli_safe(r[i].text, safe, sizeof(safe)));
         if (r[i].remedy[0])
@@ -100,8 +103,10 @@ const struct cli_command cmd_explain = {
     .name = "explain",
     .summary = "why a job is not running",
     .synopsis = "ID",
-    .about = "Says what keeps a job from running: not due yet, its queue paused, no live worker for its queue or\n"
-             "type, all of them busy, held by a worker, asked to stop, or ended.  All reasons are told, with what\n"
+    .about = "Says what keeps a job from running: not due yet, its queue paused, no live worker "
+             "for its queue or\n"
+             "type, all of them busy, held by a worker, asked to stop, or ended.  All reasons are "
+             "told, with what\n"
              "to do about them.",
     .examples = "stint explain order-42",
     .exits = "3  there is no such job",

@@ -42,7 +42,8 @@ static const struct cli_command job_show = {
 /* ---- list ----------------------------------------------------------------------------- */
 
 static const struct cli_option list_options[] = {
-    {"state", 's', "STATE", CLI_F_STATE, "scheduled, pending, running, failed, ...; several with commas"},
+    {"state", 's', "STATE", CLI_F_STATE,
+     "scheduled, pending, running, failed, ...; several with commas"},
     {"queue", 'q', "NAME", CLI_F_QUEUE, "of this queue; a parent means its subs too"},
     {"type", 't', "TYPE", CLI_F_TYPE, "of this type; a name, or a beginning with *"},
     {"worker", 'w', "ID", CLI_F_WORKER, "held by this worker, or ended by it"},
@@ -73,7 +74,8 @@ static const struct cli_command job_list = {
     .name = "list",
     .summary = "jobs, the newest first",
     .synopsis = "[options]",
-    .about = "Lists jobs, the newest first, a page at a time.  With --json {\"jobs\":[...],\"next\"}: hand `next` to\n"
+    .about = "Lists jobs, the newest first, a page at a time.  With --json "
+             "{\"jobs\":[...],\"next\"}: hand `next` to\n"
              "--after for the page that follows; null is the end.",
     .options = list_options,
     .examples = "stint job list --state running,retrying\n"
@@ -99,13 +101,14 @@ static stint_code copy_file(const char *path, stint_error *err)
     ssize_t n = 0;
 
     if (fd < 0)
-        return st_fail(err, errno == ENOENT ? STINT_ENOTFOUND : STINT_ESTATE, "cannot open %s: %s", path,
-                       strerror(errno));
+        return st_fail(err, errno == ENOENT ? STINT_ENOTFOUND : STINT_ESTATE, "cannot open %s: %s",
+                       path, strerror(errno));
     while ((n = read(fd, chunk, sizeof(chunk))) > 0 || (n < 0 && errno == EINTR))
         if (n > 0 && fwrite(chunk, 1, (size_t)n, stdout) != (size_t)n)
             break;
     close(fd);
-    return n < 0 ? st_fail(err, STINT_ESTATE, "cannot read %s: %s", path, strerror(errno)) : STINT_OK;
+    return n < 0 ? st_fail(err, STINT_ESTATE, "cannot read %s: %s", path, strerror(errno))
+                 : STINT_OK;
 }
 
 static int print_result(struct cli *c, const struct st_job_info *info)
@@ -172,12 +175,14 @@ static const struct cli_command job_wait = {
     .name = "wait",
     .summary = "until a job has ended",
     .synopsis = "ID [options]",
-    .about = "Waits until the job has ended and prints it.  It is woken by the store, so waiting costs next to\n"
+    .about = "Waits until the job has ended and prints it.  It is woken by the store, so waiting "
+             "costs next to\n"
              "nothing.",
     .options = wait_options,
     .examples = "stint job wait order-42 --timeout 30s\n"
                 "stint job wait \"$(stint enqueue report)\" --result >report.json",
-    .exits = "1  the job failed or was cancelled\n3  there is no such job (any more)\n5  --timeout has passed",
+    .exits = "1  the job failed or was cancelled\n3  there is no such job (any more)\n5  --timeout "
+             "has passed",
     .run = wait,
 };
 
@@ -196,7 +201,8 @@ static const struct cli_command job_cancel = {
     .name = "cancel",
     .summary = "stop jobs, or see to it that they never start",
     .synopsis = "ID...",
-    .about = "A waiting job is cancelled at once.  A running one is asked to stop: its worker ends the command and\n"
+    .about = "A waiting job is cancelled at once.  A running one is asked to stop: its worker ends "
+             "the command and\n"
              "all its children, and then the job is cancelled.",
     .examples = "stint job cancel order-42\nstint job cancel order-42 && stint job wait order-42",
     .exits = "1  a job had already ended\n3  there is no such job",
@@ -204,7 +210,8 @@ static const struct cli_command job_cancel = {
 };
 
 static const struct cli_option retry_options[] = {
-    {"replay", 0, NULL, OPT_REPLAY, "run a succeeded job once more: makes a new job with its payload"},
+    {"replay", 0, NULL, OPT_REPLAY,
+     "run a succeeded job once more: makes a new job with its payload"},
     {NULL, 0, NULL, 0, NULL},
 };
 
@@ -225,11 +232,14 @@ static const struct cli_command job_retry = {
     .name = "retry",
     .summary = "run failed or cancelled jobs again",
     .synopsis = "ID... [--replay]",
-    .about = "A failed or cancelled job becomes pending now, with all its attempts before it and its errors kept.\n"
-             "A succeeded job is not run again; --replay makes a new one with the same type, queue and payload.",
+    .about = "A failed or cancelled job becomes pending now, with all its attempts before it and "
+             "its errors kept.\n"
+             "A succeeded job is not run again; --replay makes a new one with the same type, queue "
+             "and payload.",
     .options = retry_options,
     .examples = "stint job retry order-42\nstint job retry order-41 --replay",
-    .exits = "1  a job is neither failed nor cancelled\n2  its unique key is held by another job\n3  there is no such job",
+    .exits = "1  a job is neither failed nor cancelled\n2  its unique key is held by another "
+             "job\n3  there is no such job",
     .run = retry,
 };
 
@@ -241,7 +251,8 @@ static const struct cli_option logs_options[] = {
 };
 
 /* The attempt asked for, the last of that number; 0 = the last of all. */
-static const struct st_attempt_info *pick_attempt(struct cli *c, const struct st_job_info *info, int64_t n)
+static const struct st_attempt_info *pick_attempt(struct cli *c, const struct st_job_info *info,
+                                                  int64_t n)
 {
     for (size_t i = info->n_attempts; i > 0; i--)
         if (!n || info->attempts[i - 1].n == n)
@@ -301,7 +312,8 @@ static int logs_text(struct cli *c, const struct st_attempt_info *a)
     if (a->log_tail_len)
         fwrite(a->log_tail, 1, a->log_tail_len, stdout);
     else
-        fprintf(stderr, "attempt %d %s\n", a->n, a->outcome ? "wrote nothing to stderr" : "is still going on");
+        fprintf(stderr, "attempt %d %s\n", a->n,
+                a->outcome ? "wrote nothing to stderr" : "is still going on");
     return CLI_DONE;
 }
 
@@ -331,7 +343,8 @@ static const struct cli_command job_logs = {
     .name = "logs",
     .summary = "what a job's command wrote",
     .synopsis = "ID [--attempt N]",
-    .about = "Prints the log file of an attempt if the worker has a `logs_dir`, else the last 16 KiB of stderr,\n"
+    .about = "Prints the log file of an attempt if the worker has a `logs_dir`, else the last 16 "
+             "KiB of stderr,\n"
              "which are kept with the attempt.",
     .options = logs_options,
     .examples = "stint job logs order-42\nstint job logs order-42 --attempt 1",
@@ -339,13 +352,14 @@ static const struct cli_command job_logs = {
     .run = logs,
 };
 
-static const struct cli_command *const verbs[] = {&job_show,   &job_list,  &job_wait, &job_cancel,
+static const struct cli_command *const verbs[] = {&job_show,  &job_list, &job_wait, &job_cancel,
                                                   &job_retry, &job_logs, NULL};
 
 const struct cli_command cmd_job = {
     .name = "job",
     .summary = "look at jobs, wait for them, stop them, run them again",
     .about = "Looks at single jobs and steers them.",
-    .examples = "stint job list --state failed\nstint job show order-42\nstint job wait order-42 --timeout 1m",
+    .examples = "stint job list --state failed\nstint job show order-42\nstint job wait order-42 "
+                "--timeout 1m",
     .verbs = verbs,
 };

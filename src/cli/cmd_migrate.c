@@ -18,7 +18,8 @@ static int report(struct cli *c, const struct st_schema *before, const struct st
         else if (now->have == now->want)
             printf("schema version %d: nothing to do\n", now->have);
         else
-            printf("schema version %d; this program wants %d: run `stint migrate up`\n", now->have, now->want);
+            printf("schema version %d; this program wants %d: run `stint migrate up`\n", now->have,
+                   now->want);
         return CLI_DONE;
     }
     st_buf_init(&b, 4096);
@@ -63,8 +64,10 @@ const struct cli_command cmd_migrate = {
     .name = "migrate",
     .summary = "bring the store's schema up to date, or show its version",
     .synopsis = "[up|status]",
-    .about = "`up`, which is meant when nothing is said, brings the schema of the store to what this program wants,\n"
-             "making the store if it is not there.  `status` only looks.  Other commands bring it up by themselves.",
+    .about = "`up`, which is meant when nothing is said, brings the schema of the store to what "
+             "this program wants,\n"
+             "making the store if it is not there.  `status` only looks.  Other commands bring it "
+             "up by themselves.",
     .examples = "stint migrate status\nstint backup before.db && stint migrate up",
     .run = run,
 };

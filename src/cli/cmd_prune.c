@@ -24,7 +24,8 @@ struct flags {
     bool dry_run;
 };
 
-/* A flag over the configuration.  To the store 0 is for ever, so that "0s" becomes the shortest time there is. */
+/* A flag over the configuration.  To the store 0 is for ever, so that "0s" becomes the shortest
+ * time there is. */
 static bool set_keep(struct cli *c, const char *what, const char *arg, int64_t *us)
 {
     if (!arg)
@@ -49,7 +50,8 @@ static int report(struct cli *c, const struct tally *t, bool dry_run)
     struct st_jw w;
 
     if (!c->json) {
-        printf("%zu job%s %s", t->jobs, t->jobs == 1 ? "" : "s", dry_run ? "would be removed" : "removed");
+        printf("%zu job%s %s", t->jobs, t->jobs == 1 ? "" : "s",
+               dry_run ? "would be removed" : "removed");
         if (t->files)
             printf(", with %zu file%s", t->files, t->files == 1 ? "" : "s");
         putchar('\n');
@@ -83,8 +85,8 @@ static int64_t count(struct st_store *store, struct st_prune_req req)
     return n;
 }
 
-static stint_code prune(struct cli *c, struct st_store *store, struct st_prune_req *req, struct tally *t,
-                        stint_error *err)
+static stint_code prune(struct cli *c, struct st_store *store, struct st_prune_req *req,
+                        struct tally *t, stint_error *err)
 {
     struct cli_progress bar;
     stint_code rc = STINT_OK;
@@ -161,8 +163,10 @@ const struct cli_command cmd_prune = {
     .name = "prune",
     .summary = "remove old jobs that have ended",
     .synopsis = "[options]",
-    .about = "Removes jobs that ended longer ago than `retention:` in stint.yaml says, with their result files and\n"
-             "logs.  Workers do the same by themselves from time to time.  Unique keys that are held longer stay.",
+    .about = "Removes jobs that ended longer ago than `retention:` in stint.yaml says, with their "
+             "result files and\n"
+             "logs.  Workers do the same by themselves from time to time.  Unique keys that are "
+             "held longer stay.",
     .options = options,
     .examples = "stint prune --dry-run\nstint prune --succeeded 1d",
     .exits = "1  a file could not be removed",

@@ -104,8 +104,8 @@ static void state_cell(struct cli_table *t, const struct st_worker_info *i, int6
 
 static int print_text(struct cli *c, const struct st_worker_info *list, size_t n, int64_t now_us)
 {
-    static const char *const heads[] = {"WORKER", "NAME", "HOST", ">PID", ">BUSY", "QUEUES", "TYPES",
-                                        "LAST BEAT", "STATE", NULL};
+    static const char *const heads[] = {"WORKER", "NAME",  "HOST",      ">PID",  ">BUSY",
+                                        "QUEUES", "TYPES", "LAST BEAT", "STATE", NULL};
     struct cli_table t;
     char text[CLI_TEXT];
 
@@ -155,7 +155,8 @@ const struct cli_command cmd_workers = {
     .name = "workers",
     .summary = "the workers that serve this store",
     .synopsis = "",
-    .about = "Lists the workers: how busy they are, what they serve, when they were last heard of.  A worker that\n"
+    .about = "Lists the workers: how busy they are, what they serve, when they were last heard of. "
+             " A worker that\n"
              "has been silent for 30 seconds counts as not healthy.",
     .examples = "stint workers\nstint workers --json | jq '.workers[] | select(.healthy|not)'",
     .run = run,

@@ -4,8 +4,9 @@
  *
  *     flag > environment > stint.yaml > default
  *
- * The file's keys are tables: what is not in a table is an error.  The sections are read in the order of the tables,
- * so that `types:` finds the worker's lease and `queues:` finds the types, whatever their order in the file.
+ * The file's keys are tables: what is not in a table is an error.  The sections are read in the
+ * order of the tables, so that `types:` finds the worker's lease and `queues:` finds the types,
+ * whatever their order in the file.
  */
 #include "cli/config.h"
 
@@ -18,7 +19,7 @@
 #include "cli/config_keys.h"
 #include "cli/files.h"
 
-#define SLOTS_MAX 4096
+#define SLOTS_MAX  4096
 #define WEIGHT_MAX 1000000
 
 /* ---- queues and types of the worker ------------------------------------------------------- */
@@ -30,7 +31,8 @@ static void drop_queues(struct st_queue_weight *list, size_t n)
     free(list);
 }
 
-static void take_queues(struct st_settings *s, struct st_queue_weight *list, size_t n, bool weighted)
+static void take_queues(struct st_settings *s, struct st_queue_weight *list, size_t n,
+                        bool weighted)
 {
     drop_queues(s->queues, s->n_queues);
     s->queues = list;
@@ -58,15 +60,16 @@ static stint_code read_queue(struct st_conf *c, const struct st_yaml *m, bool we
     if (st_queue_check(st_slice_cstr(name), c->err))
         return weighted ? st_conf_wrong_key(c, m) : st_conf_wrong(c, m, "queues");
     if (has_queue(list, n, name))
-        return st_yaml_fail(c->err, c->file, m, "queues: '%.60s' is here for the second time", name);
+        return st_yaml_fail(c->err, c->file, m, "queues: '%.60s' is here for the second time",
+                            name);
     rc = weighted ? st_conf_int(c, m, &weight, &list[n].weight) : STINT_OK;
     if (!rc && !(list[n].name = strdup(name)))
         rc = st_conf_nomem(c);
     return rc;
 }
 
-static stint_code read_queues(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
-                              void *field)
+static stint_code read_queues(struct st_conf *c, const struct st_yaml *v,
+                              const struct st_conf_key *k, void *field)
 {
     bool weighted = v->kind == ST_YAML_MAP;
     struct st_queue_weight *list;
@@ -74,7 +77,8 @@ static stint_code read_queues(struct st_conf *c, const struct st_yaml *v, const 
 
     if (v->kind == ST_YAML_SCALAR)
         return st_yaml_fail(c->err, c->file, v,
-                            "%s must be a list [a, b] (first wins) or a map {a: 3, b: 1} (weights)", k->name);
+                            "%s must be a list [a, b] (first wins) or a map {a: 3, b: 1} (weights)",
+                            k->name);
     list = calloc(v->n + 1, sizeof(*list));
     if (!list)
         return st_conf_nomem(c);
@@ -91,8 +95,8 @@ static stint_code read_queues(struct st_conf *c, const struct st_yaml *v, const 
     return STINT_OK;
 }
 
-static stint_code read_only_types(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
-                                  void *field)
+static stint_code read_only_types(struct st_conf *c, const struct st_yaml *v,
+                                  const struct st_conf_key *k, void *field)
 {
     char ***only = field;
     char **list;
@@ -102,7 +106,8 @@ static stint_code read_only_types(struct st_conf *c, const struct st_yaml *v, co
         return rc;
     if (!list[0]) {
         st_conf_strings_free(list);
-        return st_yaml_fail(c->err, c->file, v, "types is empty; leave it out to serve every configured type");
+        return st_yaml_fail(c->err, c->file, v,
+                            "types is empty; leave it out to serve every configured type");
     }
     st_conf_strings_free(*only);
     *only = list;
@@ -111,7 +116,8 @@ static stint_code read_only_types(struct st_conf *c, const struct st_yaml *v, co
 
 /* ---- sections ----------------------------------------------------------------------------- */
 
-static stint_code read_id(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
+static stint_code read_id(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
+                          void *field)
 {
     stint_code rc = st_conf_text(c, v, k, field);
 
@@ -138,8 +144,8 @@ static const struct st_conf_key worker_keys[] = {
     {NULL, NULL, 0, 0, 0},
 };
 
-static stint_code read_worker(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
-                              void *field)
+static stint_code read_worker(struct st_conf *c, const struct st_yaml *v,
+                              const struct st_conf_key *k, void *field)
 {
     struct st_settings *s = field;
     stint_code rc = st_conf_map(c, v, k->name, worker_keys, s);
@@ -164,8 +170,8 @@ static const struct st_conf_key limits_keys[] = {
     {NULL, NULL, 0, 0, 0},
 };
 
-static stint_code read_limits(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
-                              void *field)
+static stint_code read_limits(struct st_conf *c, const struct st_yaml *v,
+                              const struct st_conf_key *k, void *field)
 {
     return st_conf_map(c, v, k->name, limits_keys, field);
 }
@@ -177,14 +183,14 @@ static const struct st_conf_key retention_keys[] = {
     {NULL, NULL, 0, 0, 0},
 };
 
-static stint_code read_retention(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
-                                 void *field)
+static stint_code read_retention(struct st_conf *c, const struct st_yaml *v,
+                                 const struct st_conf_key *k, void *field)
 {
     return st_conf_map(c, v, k->name, retention_keys, field);
 }
 
-static stint_code read_runqy(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
-                             void *field)
+static stint_code read_runqy(struct st_conf *c, const struct st_yaml *v,
+                             const struct st_conf_key *k, void *field)
 {
     stint_code rc = st_conf_bool(c, v, k, field);
 
@@ -198,8 +204,8 @@ static bool has_scheme(const char *url, const char *scheme)
     return strncmp(url, scheme, strlen(scheme)) == 0;
 }
 
-static stint_code read_store(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
-                             void *field)
+static stint_code read_store(struct st_conf *c, const struct st_yaml *v,
+                             const struct st_conf_key *k, void *field)
 {
     static const char *const later[] = {"postgres:", "postgresql:", "redis:", "rediss:", NULL};
     const char *text = st_conf_scalar(c, v, k->name);
@@ -208,8 +214,8 @@ static stint_code read_store(struct st_conf *c, const struct st_yaml *v, const s
         return STINT_EINVAL;
     for (size_t i = 0; later[i]; i++) {
         if (has_scheme(text, later[i])) {
-            st_yaml_fail(c->err, c->file, v, "store: %s stores are not in this version of stint yet",
-                         later[i]);
+            st_yaml_fail(c->err, c->file, v,
+                         "store: %s stores are not in this version of stint yet", later[i]);
             st_err_remedy(c->err, "use sqlite:PATH");
             return STINT_EINVAL;
         }
@@ -232,8 +238,8 @@ static const struct st_conf_key top_keys[] = {
 
 /* ---- the file ----------------------------------------------------------------------------- */
 
-stint_code st_config_parse(const char *name, const char *dir, struct st_slice text, bool check_programs,
-                           struct st_settings *s, stint_error *err)
+stint_code st_config_parse(const char *name, const char *dir, struct st_slice text,
+                           bool check_programs, struct st_settings *s, stint_error *err)
 {
     struct st_conf c = {
         .file = name, .dir = dir, .check_programs = check_programs, .s = s, .err = err};
@@ -266,7 +272,8 @@ static char *dir_of(const char *path)
     return dir;
 }
 
-stint_code st_config_read(const char *path, bool check_programs, struct st_settings *s, stint_error *err)
+stint_code st_config_read(const char *path, bool check_programs, struct st_settings *s,
+                          stint_error *err)
 {
     char *text = NULL, *dir = NULL;
     size_t len;
@@ -312,8 +319,8 @@ static size_t count_commas(const char *text)
 }
 
 /* One "name" or "name=weight" of a list. */
-static stint_code one_queue(struct st_slice word, struct st_queue_weight *list, size_t n, bool *weighted,
-                            stint_error *err)
+static stint_code one_queue(struct st_slice word, struct st_queue_weight *list, size_t n,
+                            bool *weighted, stint_error *err)
 {
     const char *eq = word.len ? memchr(word.p, '=', word.len) : NULL;
     struct st_slice name = eq ? ST_SLICE(word.p, (size_t)(eq - word.p)) : word;
@@ -446,7 +453,8 @@ stint_code st_config_env(struct st_settings *s, stint_error *err)
         return rc;
     if (slots) {
         if (!st_parse_i64(st_slice_cstr(slots), &n) || n < 1 || n > SLOTS_MAX)
-            return st_fail(err, STINT_EINVAL, "STINT_SLOTS: '%.40s' is not a number between 1 and %d", slots,
+            return st_fail(err, STINT_EINVAL,
+                           "STINT_SLOTS: '%.40s' is not a number between 1 and %d", slots,
                            SLOTS_MAX);
         s->slots = (int)n;
     }
@@ -477,7 +485,8 @@ static const char *as_url(const char *text)
 
 const char *st_config_store(const char *flag, const struct st_settings *s, bool dev)
 {
-    const char *choices[] = {flag, env_value("STINT_STORE"), s->store, dev ? NULL : env_value("DATABASE_URL"),
+    const char *choices[] = {flag, env_value("STINT_STORE"), s->store,
+                             dev ? NULL : env_value("DATABASE_URL"),
                              dev ? NULL : env_value("REDIS_URL")};
 
     for (size_t i = 0; i < sizeof(choices) / sizeof(choices[0]); i++)

@@ -2,7 +2,8 @@
  *
  * config_keys.c - maps of stint.yaml by table, and the kinds of values they hold.
  *
- * Every message begins with file:line:column of the value it is about, or of the key where that is at fault.
+ * Every message begins with file:line:column of the value it is about, or of the key where that is
+ * at fault.
  */
 #include "cli/config_keys.h"
 
@@ -81,7 +82,8 @@ stint_code st_conf_map(struct st_conf *c, const struct st_yaml *map, const char 
         if (!k)
             return unknown_key(c, v, where, keys);
         if (!k->read) {
-            st_yaml_fail_key(c->err, c->file, v, "'%s' is not in this version of stint yet", v->key);
+            st_yaml_fail_key(c->err, c->file, v, "'%s' is not in this version of stint yet",
+                             v->key);
             st_err_remedy(c->err, "remove the key, or use a version that has it");
             return STINT_EINVAL;
         }
@@ -192,7 +194,8 @@ stint_code st_conf_strings(struct st_conf *c, const struct st_yaml *v, const cha
 
 /* ---- numbers ---------------------------------------------------------------------------- */
 
-stint_code st_conf_int(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
+stint_code st_conf_int(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
+                       void *field)
 {
     const char *text = st_conf_scalar(c, v, k->name);
     int64_t n;
@@ -202,8 +205,8 @@ stint_code st_conf_int(struct st_conf *c, const struct st_yaml *v, const struct 
     if (!st_parse_i64(st_slice_cstr(text), &n))
         return st_yaml_fail(c->err, c->file, v, "%s: '%.40s' is not a whole number", k->name, text);
     if (n < k->min || n > k->max)
-        return st_yaml_fail(c->err, c->file, v, "%s: %.40s is not between %lld and %lld", k->name, text,
-                            (long long)k->min, (long long)k->max);
+        return st_yaml_fail(c->err, c->file, v, "%s: %.40s is not between %lld and %lld", k->name,
+                            text, (long long)k->min, (long long)k->max);
     *(int *)field = (int)n;
     return STINT_OK;
 }
@@ -231,7 +234,8 @@ stint_code st_conf_double(struct st_conf *c, const struct st_yaml *v, const stru
     if (!text)
         return STINT_EINVAL;
     if (!is_decimal(text))
-        return st_yaml_fail(c->err, c->file, v, "%s: '%.40s' is not a number such as 0.5", k->name, text);
+        return st_yaml_fail(c->err, c->file, v, "%s: '%.40s' is not a number such as 0.5", k->name,
+                            text);
     if (!st_number_parse(st_slice_cstr(text), &d))
         return st_conf_nomem(c);
     if (d < (double)k->min / 1000 || d > (double)k->max / 1000)
@@ -260,7 +264,8 @@ stint_code st_conf_duration(struct st_conf *c, const struct st_yaml *v, const st
     return STINT_OK;
 }
 
-stint_code st_conf_keep(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
+stint_code st_conf_keep(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
+                        void *field)
 {
     if (v->kind == ST_YAML_SCALAR && strcmp(v->text, "forever") == 0) {
         *(int64_t *)field = 0;
@@ -297,7 +302,8 @@ static int64_t parse_size(const char *text)
     return -1;
 }
 
-stint_code st_conf_size(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
+stint_code st_conf_size(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
+                        void *field)
 {
     const char *text = st_conf_scalar(c, v, k->name);
     int64_t n;
@@ -306,19 +312,22 @@ stint_code st_conf_size(struct st_conf *c, const struct st_yaml *v, const struct
         return STINT_EINVAL;
     n = parse_size(text);
     if (n < 0)
-        return st_yaml_fail(c->err, c->file, v,
-                            "%s: '%.40s' is not a size; write bytes, or a number with KiB, MiB or GiB",
-                            k->name, text);
+        return st_yaml_fail(
+            c->err, c->file, v,
+            "%s: '%.40s' is not a size; write bytes, or a number with KiB, MiB or GiB", k->name,
+            text);
     if (n < k->min || n > k->max)
-        return st_yaml_fail(c->err, c->file, v, "%s: %.40s is not between %lld and %lld bytes", k->name,
-                            text, (long long)k->min, (long long)k->max);
+        return st_yaml_fail(c->err, c->file, v, "%s: %.40s is not between %lld and %lld bytes",
+                            k->name, text, (long long)k->min, (long long)k->max);
     *(size_t *)field = (size_t)n;
     return STINT_OK;
 }
 
-stint_code st_conf_bool(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
+stint_code st_conf_bool(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
+                        void *field)
 {
-    static const char *const yes[] = {"true", "yes", "on", NULL}, *const no[] = {"false", "no", "off", NULL};
+    static const char *const yes[] = {"true", "yes", "on", NULL}, *const no[] = {"false", "no",
+                                                                                 "off", NULL};
     const char *text = st_conf_scalar(c, v, k->name);
 
     if (!text)

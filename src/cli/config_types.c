@@ -59,7 +59,8 @@ stint_code st_conf_program(const struct st_command *cmd, stint_error *err)
 
     if (!strchr(name, '/') && !on_path(env_path(cmd), name)) {
         st_fail(err, STINT_EINVAL, "the program '%.80s' is not on the PATH", name);
-        st_err_remedy(err, "install it, or write its path; a path with a slash is taken from the file's directory");
+        st_err_remedy(err, "install it, or write its path; a path with a slash is taken from the "
+                           "file's directory");
     } else if (why == EACCES) {
         st_fail(err, STINT_EINVAL, "'%.120s' may not be run", name);
         st_err_remedy(err, "chmod +x %.120s", name);
@@ -95,7 +96,8 @@ static stint_code read_run(struct st_conf *c, const struct st_yaml *v, const str
 
     if (v->kind == ST_YAML_SCALAR) {
         st_yaml_fail(c->err, c->file, v, "run must be a list of the program and its arguments");
-        st_err_remedy(c->err, "write run: [program, argument, ...]; for a shell line run: [sh, -c, \"...\"]");
+        st_err_remedy(
+            c->err, "write run: [program, argument, ...]; for a shell line run: [sh, -c, \"...\"]");
         return STINT_EINVAL;
     }
     rc = st_conf_strings(c, v, k->name, NULL, &cmd->argv);
@@ -121,18 +123,21 @@ static stint_code read_mode(struct st_conf *c, const struct st_yaml *v, const st
     if (!text)
         return STINT_EINVAL;
     if (strcmp(text, "oneshot-lines") == 0 || strcmp(text, "resident") == 0)
-        return st_yaml_fail(c->err, c->file, v, "mode: '%s' is not in this version of stint yet", text);
+        return st_yaml_fail(c->err, c->file, v, "mode: '%s' is not in this version of stint yet",
+                            text);
     if (strcmp(text, "oneshot") != 0)
-        return st_yaml_fail(c->err, c->file, v, "mode: '%.40s' is not known; it must be oneshot", text);
+        return st_yaml_fail(c->err, c->file, v, "mode: '%.40s' is not known; it must be oneshot",
+                            text);
     *(enum st_mode *)field = ST_MODE_ONESHOT;
     return STINT_OK;
 }
 
-static stint_code read_payload_by(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
-                                  void *field)
+static stint_code read_payload_by(struct st_conf *c, const struct st_yaml *v,
+                                  const struct st_conf_key *k, void *field)
 {
-    static const char *const names[] = {
-        [ST_PAYLOAD_STDIN] = "stdin", [ST_PAYLOAD_FILE] = "file", [ST_PAYLOAD_ARGUMENT] = "argument"};
+    static const char *const names[] = {[ST_PAYLOAD_STDIN] = "stdin",
+                                        [ST_PAYLOAD_FILE] = "file",
+                                        [ST_PAYLOAD_ARGUMENT] = "argument"};
     const char *text = st_conf_scalar(c, v, k->name);
 
     if (!text)
@@ -143,7 +148,8 @@ static stint_code read_payload_by(struct st_conf *c, const struct st_yaml *v, co
             return STINT_OK;
         }
     }
-    return st_yaml_fail(c->err, c->file, v, "payload: '%.40s' must be stdin, file or argument", text);
+    return st_yaml_fail(c->err, c->file, v, "payload: '%.40s' must be stdin, file or argument",
+                        text);
 }
 
 static stint_code check_env_name(struct st_slice name, stint_error *err)
@@ -186,8 +192,8 @@ static stint_code read_env(struct st_conf *c, const struct st_yaml *v, const str
     return STINT_OK;
 }
 
-static stint_code read_inherit(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
-                               void *field)
+static stint_code read_inherit(struct st_conf *c, const struct st_yaml *v,
+                               const struct st_conf_key *k, void *field)
 {
     struct st_command *cmd = field;
 
@@ -202,8 +208,8 @@ static stint_code read_inherit(struct st_conf *c, const struct st_yaml *v, const
 
 /* ---- retry and lease -------------------------------------------------------------------- */
 
-static stint_code read_backoff(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
-                               void *field)
+static stint_code read_backoff(struct st_conf *c, const struct st_yaml *v,
+                               const struct st_conf_key *k, void *field)
 {
     const char *text = st_conf_scalar(c, v, k->name);
 
@@ -215,14 +221,15 @@ static stint_code read_backoff(struct st_conf *c, const struct st_yaml *v, const
                         "backoff: '%.40s' must be exponential, linear, fixed, asynq or list", text);
 }
 
-static stint_code read_delays(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
-                              void *field)
+static stint_code read_delays(struct st_conf *c, const struct st_yaml *v,
+                              const struct st_conf_key *k, void *field)
 {
     struct st_policy *p = field;
     const struct st_conf_key one = {.name = k->name, .max = 3650 * ST_DAY};
 
     if (v->kind != ST_YAML_LIST || v->n == 0)
-        return st_yaml_fail(c->err, c->file, v, "delays must be a list of durations, such as [10s, 1m]");
+        return st_yaml_fail(c->err, c->file, v,
+                            "delays must be a list of durations, such as [10s, 1m]");
     if (v->n > ST_DELAYS_MAX)
         return st_yaml_fail(c->err, c->file, v, "delays has %zu entries, the most is %d", v->n,
                             ST_DELAYS_MAX);
@@ -248,8 +255,8 @@ static const struct st_conf_key retry_keys[] = {
     {NULL, NULL, 0, 0, 0},
 };
 
-static stint_code read_retry(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
-                             void *field)
+static stint_code read_retry(struct st_conf *c, const struct st_yaml *v,
+                             const struct st_conf_key *k, void *field)
 {
     struct st_policy *p = field;
     stint_code rc = st_conf_map(c, v, k->name, retry_keys, p);
@@ -261,14 +268,16 @@ static stint_code read_retry(struct st_conf *c, const struct st_yaml *v, const s
     if (p->n_delays && !backoff)
         p->backoff = ST_BACKOFF_LIST;
     if (p->backoff == ST_BACKOFF_LIST && !p->n_delays)
-        return st_yaml_fail(c->err, c->file, backoff, "backoff: list needs `delays: [10s, 1m, ...]`");
+        return st_yaml_fail(c->err, c->file, backoff,
+                            "backoff: list needs `delays: [10s, 1m, ...]`");
     if (p->backoff != ST_BACKOFF_LIST && p->n_delays)
         return st_yaml_fail_key(c->err, c->file, st_yaml_member(v, "delays"),
                                 "delays is only for `backoff: list`");
     if (initial && !max && p->max_us < p->initial_us)
         p->max_us = p->initial_us;
     if (max && p->max_us < p->initial_us)
-        return st_yaml_fail(c->err, c->file, max, "max: %.40s is shorter than the first wait", max->text);
+        return st_yaml_fail(c->err, c->file, max, "max: %.40s is shorter than the first wait",
+                            max->text);
     return STINT_OK;
 }
 
@@ -278,8 +287,8 @@ static const struct st_conf_key lease_keys[] = {
     {NULL, NULL, 0, 0, 0},
 };
 
-static stint_code read_lease(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
-                             void *field)
+static stint_code read_lease(struct st_conf *c, const struct st_yaml *v,
+                             const struct st_conf_key *k, void *field)
 {
     struct st_type_conf *t = field;
     stint_code rc = st_conf_map(c, v, k->name, lease_keys, t);
@@ -436,8 +445,9 @@ static stint_code read_parent(struct st_conf *c, const struct st_yaml *v, struct
     if (st_queue_check(st_slice_cstr(v->key), c->err))
         return st_conf_wrong_key(c, v);
     if (strchr(v->key, '.'))
-        return st_yaml_fail_key(c->err, c->file, v,
-                                "'%.60s' is a sub-queue; name its parent here and the subs below it", v->key);
+        return st_yaml_fail_key(
+            c->err, c->file, v,
+            "'%.60s' is a sub-queue; name its parent here and the subs below it", v->key);
     if (st_yaml_is_null(v))
         return STINT_OK;
     rc = st_conf_map(c, v, "a queue", parent_keys, p);

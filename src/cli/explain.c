@@ -7,8 +7,8 @@
  *     ended?  held?  blocked?  due?  budget?  queue paused?
  *     a live worker -> for its queue -> for its type -> healthy -> not quiet -> a free slot
  *
- * Everything that keeps the job is told, not only the first thing: a job may be both not due and in a paused queue.
- * Of the workers, only the first hurdle that none of them takes is.
+ * Everything that keeps the job is told, not only the first thing: a job may be both not due and in
+ * a paused queue. Of the workers, only the first hurdle that none of them takes is.
  */
 #include "cli/explain.h"
 
@@ -58,7 +58,8 @@ static void why_ended(struct list *l, const struct cli_facts *f)
 
     cli_when(f->now_us, j->finished_us, when);
     if (j->state == ST_SUCCEEDED) {
-        snprintf(remedy, sizeof(remedy), "`stint job retry %s --replay` runs it once more, as a new job", j->id);
+        snprintf(remedy, sizeof(remedy),
+                 "`stint job retry %s --replay` runs it once more, as a new job", j->id);
         add(l, "succeeded", remedy, "it has succeeded at %s", when);
         return;
     }
@@ -66,8 +67,8 @@ static void why_ended(struct list *l, const struct cli_facts *f)
     if (j->state == ST_CANCELLED)
         add(l, "cancelled", remedy, "it was cancelled at %s", when);
     else if (j->max_attempts && j->attempt >= j->max_attempts)
-        add(l, "failed", remedy, "it failed at %s after %d of %d attempts (%s)", when, j->attempt, j->max_attempts,
-            last_error(j, error));
+        add(l, "failed", remedy, "it failed at %s after %d of %d attempts (%s)", when, j->attempt,
+            j->max_attempts, last_error(j, error));
     else
         add(l, "failed", remedy, "it failed for good at %s (%s)", when, last_error(j, error));
 }
@@ -91,15 +92,17 @@ static void why_held(struct list *l, const struct cli_facts *f)
     if (j->lease_until_us <= f->now_us) {
         add(l, "lease_expired", count_live(f) ? NULL : "start a worker: `stint worker`",
             "the lease of worker %s ended at %s; %s", who, when,
-            count_live(f) ? "a live worker will take the job back" : "no live worker is there to take it back");
+            count_live(f) ? "a live worker will take the job back"
+                          : "no live worker is there to take it back");
     } else if (j->state == ST_RUNNING) {
         add(l, "running", NULL, "it is running: held by worker %s until %s", who, when);
     } else {
-        add(l, "claimed", NULL, "worker %s has fetched it and starts it when a slot is free; held until %s", who,
-            when);
+        add(l, "claimed", NULL,
+            "worker %s has fetched it and starts it when a slot is free; held until %s", who, when);
     }
     if (j->cancel_requested)
-        add(l, "cancel_requested", NULL, "it was asked to stop, and its worker has not done so yet");
+        add(l, "cancel_requested", NULL,
+            "it was asked to stop, and its worker has not done so yet");
 }
 
 static void why_not_due(struct list *l, const struct cli_facts *f)
@@ -134,8 +137,8 @@ static void why_paused(struct list *l, const struct cli_facts *f)
 
 /* ---- the workers -------------------------------------------------------------------------- */
 
-/* Does a worker's JSON list let this name pass?  An empty list is everything; one that cannot be read
- * proves nothing against it. */
+/* Does a worker's JSON list let this name pass?  An empty list is everything; one that cannot be
+ * read proves nothing against it. */
 static bool listed(const char *json, struct st_slice name, bool queue)
 {
     struct st_slice text = st_slice_cstr(json), key, value;
@@ -155,7 +158,8 @@ static bool listed(const char *json, struct st_slice name, bool queue)
         if (!st_json_string(value, &b))
             continue;
         hit = st_slice_is(st_buf_view(&b), "*") ||
-              (queue ? st_queue_covers(st_buf_view(&b), name) : st_pattern_match(st_buf_view(&b), name) > 0);
+              (queue ? st_queue_covers(st_buf_view(&b), name)
+                     : st_pattern_match(st_buf_view(&b), name) > 0);
     }
     st_buf_clear(&b);
     return hit || !any;
@@ -223,23 +227,31 @@ static void why_no_worker(struct list *l, const struct cli_facts *f)
         else
             add(l, "no_worker", "start a worker: `stint worker`", "no worker serves this store");
     } else if (!h.queue) {
-        snprintf(remedy, sizeof(remedy), "`stint worker --queues %s`, or add it to `queues:` of the workers", queue);
-        add(l, "no_worker_for_queue", remedy, "none of the %zu live workers serves the queue %s", h.live, queue);
+        snprintf(remedy, sizeof(remedy),
+                 "`stint worker --queues %s`, or add it to `queues:` of the workers", queue);
+        add(l, "no_worker_for_queue", remedy, "none of the %zu live workers serves the queue %s",
+            h.live, queue);
     } else if (!h.type) {
         add(l, "no_worker_for_type", "add the type to `types:` in the stint.yaml of a worker",
-            "none of the %zu live workers of the queue %s handles the type %s", h.queue, queue, type);
+            "none of the %zu live workers of the queue %s handles the type %s", h.queue, queue,
+            type);
     } else if (!h.healthy) {
-        add(l, "workers_unhealthy", NULL, "every worker that could run it is unhealthy; %s says: %s", h.sick->id,
+        add(l, "workers_unhealthy", NULL,
+            "every worker that could run it is unhealthy; %s says: %s", h.sick->id,
             h.sick->note[0] ? h.sick->note : "nothing");
     } else if (!h.awake) {
         add(l, "workers_quiet", "a worker is quiet after TSTP or while it stops",
-            "every worker that could run it is quiet and takes no new jobs; one is %s", h.quiet->id);
+            "every worker that could run it is quiet and takes no new jobs; one is %s",
+            h.quiet->id);
     } else if (!h.free) {
         add(l, "workers_busy", "more slots (`--slots`) or more workers would help",
             "all slots of the %zu workers that could run it are busy", h.awake);
     } else if (!l->n) {
-        add(l, "soon", NULL, "nothing keeps it: %zu of %zu workers that serve it have a free slot, and jobs with higher "
-            "priority or an earlier due time go first", h.free, h.awake);
+        add(l, "soon", NULL,
+            "nothing keeps it: %zu of %zu workers that serve it have a free slot, and jobs with "
+            "higher "
+            "priority or an earlier due time go first",
+            h.free, h.awake);
     }
 }
 

@@ -27,7 +27,8 @@ static stint_code read_fd(int fd, const char *name, struct st_buf *b, stint_erro
             return st_fail(err, STINT_EINVAL, "cannot read %s: %s", name, strerror(errno));
         st_buf_put(b, chunk, (size_t)n);
         if (b->failed)
-            return st_fail(err, STINT_EINVAL, "%s is larger than the limit of %zu bytes", name, b->max);
+            return st_fail(err, STINT_EINVAL, "%s is larger than the limit of %zu bytes", name,
+                           b->max);
     }
 }
 

@@ -7,7 +7,8 @@
 
 #include "base/err.h"
 
-/* All of a file ("-" = stdin), at most max bytes; free *out, which ends with a NUL.  EINVAL names the file. */
+/* All of a file ("-" = stdin), at most max bytes; free *out, which ends with a NUL.  EINVAL names
+ * the file. */
 stint_code cli_read_all(const char *path, size_t max, char **out, size_t *len, stint_error *err);
 
 #endif

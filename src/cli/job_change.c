@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * job_change.c - cancel, retry, replay and discard: jobs that are named, or all that a filter finds.
+ * job_change.c - cancel, retry, replay and discard: jobs that are named, or all that a filter
+ * finds.
  *
- * Named jobs are told about one by one.  Of a filter's jobs only the numbers are: they are gone through page by page, and
- * those that changed meanwhile are left alone and counted.
+ * Named jobs are told about one by one.  Of a filter's jobs only the numbers are: they are gone
+ * through page by page, and those that changed meanwhile are left alone and counted.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,8 +32,8 @@ static const char *const done_words[] = {
 /* ---- one job -------------------------------------------------------------------------- */
 
 /* Why a verdict was what it was, in words that name the job's state. */
-static void explain_verdict(struct st_store *store, enum cli_change what, const char *id, stint_code verdict,
-                            stint_error *err)
+static void explain_verdict(struct st_store *store, enum cli_change what, const char *id,
+                            stint_code verdict, stint_error *err)
 {
     struct st_job_info info;
     const char *state;
@@ -94,8 +95,8 @@ static stint_code replay(struct st_store *store, const char *id, struct outcome 
     return rc;
 }
 
-static stint_code discard(struct cli *c, struct st_store *store, const struct st_slice *ids, size_t n,
-                          stint_code *verdicts, stint_error *err)
+static stint_code discard(struct cli *c, struct st_store *store, const struct st_slice *ids,
+                          size_t n, stint_code *verdicts, stint_error *err)
 {
     struct st_pruned files = {0};
     stint_code rc = st_store_discard(store, ids, n, verdicts, &files, err);
@@ -156,7 +157,8 @@ static void change_one(struct cli *c, struct st_store *store, enum cli_change wh
 
 /* ---- named jobs ----------------------------------------------------------------------- */
 
-static void put_outcome(struct st_jw *w, enum cli_change what, const char *id, const struct outcome *o)
+static void put_outcome(struct st_jw *w, enum cli_change what, const char *id,
+                        const struct outcome *o)
 {
     st_jw_open(w, '{');
     st_jw_key(w, "id");
@@ -185,7 +187,8 @@ static void put_outcome(struct st_jw *w, enum cli_change what, const char *id, c
     st_jw_close(w, '}');
 }
 
-static void say_outcome(struct cli *c, enum cli_change what, const char *id, const struct outcome *o)
+static void say_outcome(struct cli *c, enum cli_change what, const char *id,
+                        const struct outcome *o)
 {
     char safe[ST_ID_MAX + 1];
 
@@ -244,7 +247,8 @@ struct tally {
 };
 
 static stint_code change_page(struct cli *c, struct st_store *store, enum cli_change what,
-                              const struct st_job_info *list, size_t n, struct tally *t, stint_error *err)
+                              const struct st_job_info *list, size_t n, struct tally *t,
+                              stint_error *err)
 {
     struct st_slice ids[PAGE] = {{NULL, 0}};
     stint_code verdicts[PAGE] = {STINT_OK};
@@ -268,7 +272,8 @@ static int say_tally(struct cli *c, enum cli_change what, const struct tally *t)
     if (!c->json) {
         printf("%zu %s", t->done, done_words[what]);
         if (t->skipped)
-            printf(", %zu left as they are (changed meanwhile, or their unique key is held by another job)",
+            printf(", %zu left as they are (changed meanwhile, or their unique key is held by "
+                   "another job)",
                    t->skipped);
         putchar('\n');
         return CLI_DONE;

@@ -2,8 +2,8 @@
  *
  * job_text.c - jobs as people read them, and as programs do.
  *
- * Whatever comes from outside (payloads, results, messages) is printed without control characters, so
- * that a job cannot write to the terminal of whoever looks at it.
+ * Whatever comes from outside (payloads, results, messages) is printed without control characters,
+ * so that a job cannot write to the terminal of whoever looks at it.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +33,9 @@ char *cli_bytes_text(struct st_slice bytes, size_t max)
     for (size_t i = 0; i < n; i++) {
         unsigned char ch = (unsigned char)bytes.p[i];
 
-        out[i] = ch == '\n' || ch == '\t' || ch == '\r' ? ' ' : ch < 0x20 || ch == 0x7f ? '?' : (char)ch;
+        out[i] = ch == '\n' || ch == '\t' || ch == '\r' ? ' '
+                 : ch < 0x20 || ch == 0x7f              ? '?'
+                                                        : (char)ch;
     }
     out[n] = '\0';
     if (n < bytes.len)
@@ -106,7 +108,8 @@ static void line_times(const struct st_job_info *info, int64_t now_us)
     char text[CLI_TEXT];
 
     line_time("created", now_us, info->created_us);
-    line_time(st_state_ended(info->state) || info->started_us ? "was due" : "due", now_us, info->due_us);
+    line_time(st_state_ended(info->state) || info->started_us ? "was due" : "due", now_us,
+              info->due_us);
     line_time("started", now_us, info->started_us);
     line_time("finished", now_us, info->finished_us);
     if (info->timeout_us)
@@ -126,7 +129,8 @@ static void attempt_row(struct cli_table *t, const struct st_attempt_info *a, in
     cli_table_cell(t, "%s", a->outcome ? a->outcome : "going on");
     cli_table_cell(t, "%s", cli_clock(now_us, a->started_us, text));
     if (a->started_us)
-        cli_table_cell(t, "%s", cli_human((a->ended_us ? a->ended_us : now_us) - a->started_us, text));
+        cli_table_cell(t, "%s",
+                       cli_human((a->ended_us ? a->ended_us : now_us) - a->started_us, text));
     else
         cli_table_cell(t, "-");
     if (a->signal)
@@ -143,7 +147,8 @@ static void attempt_row(struct cli_table *t, const struct st_attempt_info *a, in
 
 static int print_attempts(struct cli *c, const struct st_job_info *info, int64_t now_us)
 {
-    static const char *const heads[] = {"  RUN", "OUTCOME", "STARTED", "TOOK", "END", "WORKER", "ERROR", NULL};
+    static const char *const heads[] = {"  RUN", "OUTCOME", "STARTED", "TOOK",
+                                        "END",   "WORKER",  "ERROR",   NULL};
     struct cli_table t;
 
     if (!info->n_attempts)
@@ -229,7 +234,8 @@ static void note_cell(struct cli_table *t, const struct st_job_info *j, int64_t 
     case ST_SHOW_FAILED:
         if (j->error_message)
             message = cli_bytes_text(st_slice_cstr(j->error_message), 60);
-        cli_table_cell(t, "%s%s%s", st_kind_name(j->error_kind), message ? ": " : "", message ? message : "");
+        cli_table_cell(t, "%s%s%s", st_kind_name(j->error_kind), message ? ": " : "",
+                       message ? message : "");
         free(message);
         return;
     default:
@@ -239,7 +245,8 @@ static void note_cell(struct cli_table *t, const struct st_job_info *j, int64_t 
 
 static int print_table(struct cli *c, const struct st_job_info *list, size_t n, int64_t now_us)
 {
-    static const char *const heads[] = {"ID", "TYPE", "QUEUE", "STATE", ">RUNS", "CREATED", "NOTE", NULL};
+    static const char *const heads[] = {"ID",    "TYPE",    "QUEUE", "STATE",
+                                        ">RUNS", "CREATED", "NOTE",  NULL};
     struct cli_table t;
     char text[CLI_TEXT];
 

@@ -16,9 +16,9 @@
 #include "execute/execute.h"
 
 static const struct cli_command *const commands[] = {
-    &cmd_dev,   &cmd_worker, &cmd_enqueue, &cmd_job,    &cmd_queue,   &cmd_dead,  &cmd_workers,
-    &cmd_prune, &cmd_backup, &cmd_migrate, &cmd_doctor, &cmd_explain, &cmd_bench, &cmd_version,
-    NULL,
+    &cmd_dev,    &cmd_worker,  &cmd_enqueue, &cmd_job,     &cmd_queue,
+    &cmd_dead,   &cmd_workers, &cmd_prune,   &cmd_backup,  &cmd_migrate,
+    &cmd_doctor, &cmd_explain, &cmd_bench,   &cmd_version, NULL,
 };
 
 static void print_overview(void)
@@ -34,7 +34,8 @@ static void print_overview(void)
            "  stint enqueue mail.send '{\"to\":\"ada\"}'        add a job\n"
            "  stint worker                                  run jobs by ./stint.yaml\n"
            "  stint job wait ID                             until it has ended\n");
-    printf("\nThe store is --store, $STINT_STORE, `store:` in stint.yaml, $DATABASE_URL, $REDIS_URL, or\n"
+    printf("\nThe store is --store, $STINT_STORE, `store:` in stint.yaml, $DATABASE_URL, "
+           "$REDIS_URL, or\n"
            "sqlite:stint.db.  `stint help COMMAND` tells more.\n");
 }
 

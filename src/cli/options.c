@@ -2,8 +2,8 @@
  *
  * options.c - one table per command: reads its options and prints its help.
  *
- * getopt_long does the reading.  Its two liberties are taken back: options may not be abbreviated (a new
- * option would change what an old script means), and its messages are replaced by ours.
+ * getopt_long does the reading.  Its two liberties are taken back: options may not be abbreviated
+ * (a new option would change what an old script means), and its messages are replaced by ours.
  */
 #include <getopt.h>
 #include <stdarg.h>
@@ -29,9 +29,11 @@ enum {
 
 static const struct cli_option globals[] = {
     {"store", 0, "URL", OPT_STORE, "which store: sqlite:PATH, or the path of a SQLite file"},
-    {"config", 'c', "FILE", OPT_CONFIG, "the configuration [$STINT_CONFIG, else ./stint.yaml if it is there]"},
+    {"config", 'c', "FILE", OPT_CONFIG,
+     "the configuration [$STINT_CONFIG, else ./stint.yaml if it is there]"},
     {"json", 0, NULL, OPT_JSON, "print JSON, errors too"},
-    {"store-timeout", 0, "DURATION", OPT_STORE_TIMEOUT, "how long to wait for a busy or absent store [5s]"},
+    {"store-timeout", 0, "DURATION", OPT_STORE_TIMEOUT,
+     "how long to wait for a busy or absent store [5s]"},
     {"log-level", 0, "LEVEL", OPT_LOG_LEVEL, "debug, info, warn, error or off [$STINT_LOG_LEVEL]"},
     {"log-format", 0, "FORMAT", OPT_LOG_FORMAT, "logfmt or json [$STINT_LOG_FORMAT]"},
     {"color", 0, "WHEN", OPT_COLOR, "auto, always or never [auto]"},
@@ -51,8 +53,9 @@ static void print_option(const struct cli_option *o)
 {
     char left[64];
 
-    snprintf(left, sizeof(left), "%c%c%s--%s%s%s", o->letter ? '-' : ' ', o->letter ? o->letter : ' ',
-             o->letter ? ", " : "  ", o->name, o->arg ? " " : "", o->arg ? o->arg : "");
+    snprintf(left, sizeof(left), "%c%c%s--%s%s%s", o->letter ? '-' : ' ',
+             o->letter ? o->letter : ' ', o->letter ? ", " : "  ", o->name, o->arg ? " " : "",
+             o->arg ? o->arg : "");
     if (strlen(left) <= 28)
         printf("  %-28s %s\n", left, o->help);
     else
@@ -120,7 +123,8 @@ void cli_help(const struct cli_command *cmd, const char *full_name)
     print_lines("0  done");
     if (cmd->exits)
         print_lines(cmd->exits);
-    print_lines("2  wrong usage or configuration\n4  the store is away, full, read-only, not ours, or newer than this program");
+    print_lines("2  wrong usage or configuration\n4  the store is away, full, read-only, not ours, "
+                "or newer than this program");
 }
 
 /* ---- reading ------------------------------------------------------------------------ */
@@ -379,14 +383,16 @@ bool cli_args(struct cli *c, int min, int max)
 
 /* ---- values -------------------------------------------------------------------------- */
 
-bool cli_int(struct cli *c, const char *what, const char *text, int64_t min, int64_t max, int64_t *out)
+bool cli_int(struct cli *c, const char *what, const char *text, int64_t min, int64_t max,
+             int64_t *out)
 {
     if (!st_parse_i64(st_slice_cstr(text), out)) {
         cli_usage(c, "%s: '%s' is not a whole number", what, text);
         return false;
     }
     if (*out < min || *out > max) {
-        cli_usage(c, "%s: %s is not between %lld and %lld", what, text, (long long)min, (long long)max);
+        cli_usage(c, "%s: %s is not between %lld and %lld", what, text, (long long)min,
+                  (long long)max);
         return false;
     }
     return true;

@@ -130,8 +130,8 @@ void cli_table_color(struct cli_table *t, enum cli_color color)
         t->colors[t->n_cells - 1] = color;
 }
 
-static void table_row(struct cli *c, const struct cli_table *t, const size_t *widths, char *const *cells,
-                      const enum cli_color *colors)
+static void table_row(struct cli *c, const struct cli_table *t, const size_t *widths,
+                      char *const *cells, const enum cli_color *colors)
 {
     int last = t->n_columns - 1;
 
@@ -222,7 +222,8 @@ char *cli_age(int64_t now_us, int64_t then_us, char out[CLI_TEXT])
     if (d > -ST_MS && d < ST_MS)
         snprintf(out, CLI_TEXT, "now");
     else if (d < 0)
-        snprintf(out, CLI_TEXT, "in %.60s", cli_human(d < -ST_SEC ? d - (ST_SEC - 1) : d, text)); /* rounded up */
+        snprintf(out, CLI_TEXT, "in %.60s",
+                 cli_human(d < -ST_SEC ? d - (ST_SEC - 1) : d, text)); /* rounded up */
     else
         snprintf(out, CLI_TEXT, "%.60s ago", cli_human(d, text));
     return out;
@@ -278,7 +279,8 @@ static void progress_draw(const struct cli_progress *p, int64_t now_us)
     full = full > BAR ? BAR : full;
     if (p->total > 0)
         fprintf(stderr, "\r\033[K%s [%.*s%*s] %lld/%lld  %.0f/s", p->what, full,
-                "########################", BAR - full, "", (long long)p->done, (long long)p->total, rate);
+                "########################", BAR - full, "", (long long)p->done, (long long)p->total,
+                rate);
     else
         fprintf(stderr, "\r\033[K%s %lld  %.0f/s", p->what, (long long)p->done, rate);
     fflush(stderr);

@@ -2,8 +2,8 @@
  *
  * suggest.c - "did you mean": the known name nearest to a mistyped one.
  *
- * Distance is the number of letters to insert, delete, replace or swap with their neighbour.  A name is near when a third of
- * it or less differs, or when the given text is its beginning.
+ * Distance is the number of letters to insert, delete, replace or swap with their neighbour.  A
+ * name is near when a third of it or less differs, or when the given text is its beginning.
  */
 #include "cli/suggest.h"
 

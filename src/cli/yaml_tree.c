@@ -2,10 +2,12 @@
  *
  * yaml_tree.c - reads a YAML document into a tree, by libyaml's events.
  *
- * The event interface gives a position for everything, which its document interface does not for keys,
- * and never expands an alias behind our back.  Everything that grows has a maximum: see yaml_tree.h.
+ * The event interface gives a position for everything, which its document interface does not for
+ * keys, and never expands an alias behind our back.  Everything that grows has a maximum: see
+ * yaml_tree.h.
  *
- * Invariant: every node hangs in the tree as soon as it exists, so that the root is all there is to free.
+ * Invariant: every node hangs in the tree as soon as it exists, so that the root is all there is to
+ * free.
  */
 #include "cli/yaml_tree.h"
 
@@ -34,7 +36,8 @@ static stint_code fail_at(stint_error *err, const char *name, int line, int colu
     return st_fail(err, STINT_EINVAL, "%s:%d:%d: %s", name, line, column, text);
 }
 
-stint_code st_yaml_fail(stint_error *err, const char *name, const struct st_yaml *at, const char *fmt, ...)
+stint_code st_yaml_fail(stint_error *err, const char *name, const struct st_yaml *at,
+                        const char *fmt, ...)
 {
     va_list ap;
 
@@ -44,8 +47,8 @@ stint_code st_yaml_fail(stint_error *err, const char *name, const struct st_yaml
     return STINT_EINVAL;
 }
 
-stint_code st_yaml_fail_key(stint_error *err, const char *name, const struct st_yaml *at, const char *fmt,
-                            ...)
+stint_code st_yaml_fail_key(stint_error *err, const char *name, const struct st_yaml *at,
+                            const char *fmt, ...)
 {
     va_list ap;
 
@@ -163,7 +166,8 @@ static stint_code refuse_decoration(struct reader *r, const yaml_event_t *ev)
 
     switch (ev->type) {
     case YAML_ALIAS_EVENT:
-        return fail_mark(r, ev->start_mark, "aliases such as *%.40s are not allowed here; write it out",
+        return fail_mark(r, ev->start_mark,
+                         "aliases such as *%.40s are not allowed here; write it out",
                          (const char *)ev->data.alias.anchor);
     case YAML_SCALAR_EVENT:
         anchor = ev->data.scalar.anchor;
@@ -181,10 +185,12 @@ static stint_code refuse_decoration(struct reader *r, const yaml_event_t *ev)
         break;
     }
     if (anchor)
-        return fail_mark(r, ev->start_mark, "anchors such as &%.40s are not allowed here; write it out",
+        return fail_mark(r, ev->start_mark,
+                         "anchors such as &%.40s are not allowed here; write it out",
                          (const char *)anchor);
     if (tag)
-        return fail_mark(r, ev->start_mark, "tags such as %.40s are not allowed here", (const char *)tag);
+        return fail_mark(r, ev->start_mark, "tags such as %.40s are not allowed here",
+                         (const char *)tag);
     return STINT_OK;
 }
 
@@ -203,7 +209,8 @@ static stint_code take_text(struct reader *r, const yaml_event_t *ev, char **out
 static stint_code read_members(struct reader *r, struct st_yaml *node, int depth);
 
 /* Makes the node that begins with this event at *at, and reads what is inside it. */
-static stint_code read_node(struct reader *r, const yaml_event_t *ev, struct st_yaml **at, int depth)
+static stint_code read_node(struct reader *r, const yaml_event_t *ev, struct st_yaml **at,
+                            int depth)
 {
     stint_code rc = refuse_decoration(r, ev);
     struct st_yaml *node;
@@ -227,13 +234,15 @@ static stint_code read_node(struct reader *r, const yaml_event_t *ev, struct st_
     return take_text(r, ev, &node->text);
 }
 
-static stint_code check_key(struct reader *r, const struct st_yaml *map, const char *key, yaml_mark_t at)
+static stint_code check_key(struct reader *r, const struct st_yaml *map, const char *key,
+                            yaml_mark_t at)
 {
     if (map->n >= ST_YAML_KEYS_MAX)
         return fail_mark(r, at, "more than %d keys in one map", ST_YAML_KEYS_MAX);
     for (const struct st_yaml *m = map->first; m; m = m->next)
         if (m->key && strcmp(m->key, key) == 0)
-            return fail_mark(r, at, "the key '%.60s' is here for the second time; the first is in line %d",
+            return fail_mark(r, at,
+                             "the key '%.60s' is here for the second time; the first is in line %d",
                              key, m->key_line);
     return STINT_OK;
 }
@@ -339,7 +348,8 @@ static struct st_slice without_bom(struct st_slice text)
     return text;
 }
 
-stint_code st_yaml_parse(const char *name, struct st_slice text, struct st_yaml **out, stint_error *err)
+stint_code st_yaml_parse(const char *name, struct st_slice text, struct st_yaml **out,
+                         stint_error *err)
 {
     struct reader r = {.name = name, .text = without_bom(text), .err = err};
     struct st_yaml *root = NULL;

@@ -2,8 +2,8 @@
  *
  * settings.c - the settings' defaults, their end, and the search for a type's configuration.
  *
- * Everything the settings point to is theirs.  A type finds its configuration by the most specific pattern: the exact
- * name, else the longest prefix; whatever the order in the file.
+ * Everything the settings point to is theirs.  A type finds its configuration by the most specific
+ * pattern: the exact name, else the longest prefix; whatever the order in the file.
  */
 #include "worker/settings.h"
 

@@ -32,7 +32,8 @@ static void good(const char *text, struct st_settings *s)
 
 static void an_empty_file_gives_the_defaults(void **state)
 {
-    static const char *const texts[] = {"", "# nothing\n", "---\n", "null\n", "{}", "worker:\nlimits:\n", "\xef\xbb\xbf{}"};
+    static const char *const texts[] = {"",   "# nothing\n",        "---\n",         "null\n",
+                                        "{}", "worker:\nlimits:\n", "\xef\xbb\xbf{}"};
     struct st_settings s;
 
     (void)state;
@@ -57,48 +58,48 @@ static void an_empty_file_gives_the_defaults(void **state)
     }
 }
 
-static const char whole[] =
-    "store: sqlite:/var/lib/stint.db\n"
-    "worker:\n"
-    "  id: w-1\n"
-    "  slots: 4\n"
-    "  queues: {mail: 3, bulk: 1}\n"
-    "  types: [mail.send, 'img.*']\n"
-    "  lease: 30s\n"
-    "  renew: 5s\n"
-    "  poll: 250ms\n"
-    "  claim_batch: 20\n"
-    "  shutdown_timeout: 1m30s\n"
-    "  results_dir: results\n"
-    "  logs_dir: /var/log/stint\n"
-    "  notify: off\n"
-    "limits: {payload: 64KiB, result: 1MiB, line: 2048, output: 10B}\n"
-    "retention: {succeeded: 1d, failed: forever, cancelled: 12h}\n"
-    "runqy: false\n"
-    "types:\n"
-    "  mail.send:\n"
-    "    run: [./bin/send, --to, '{payload}', '']\n"
-    "    mode: oneshot\n"
-    "    payload: argument\n"
-    "    timeout: 90s\n"
-    "    grace: 2s\n"
-    "    cwd: work\n"
-    "    env: {LEVEL: 3, EMPTY: , QUOTED: 'a b'}\n"
-    "    inherit_env: [AWS_REGION, HTTP_PROXY]\n"
-    "    retry: {max_attempts: 5, backoff: exponential, initial: 1s, multiplier: 1.5, max: 1h, jitter: 0}\n"
-    "    lease: {duration: 2m, renew: 10s}\n"
-    "  img.*:\n"
-    "    run: [python3, crop.py]\n"
-    "    payload: file\n"
-    "    timeout: none\n"
-    "    inherit_env: all\n"
-    "    retry: {max_attempts: 0, delays: [1s, 10s, 1m]}\n"
-    "    lease: {duration: 30s}\n"
-    "queues:\n"
-    "  inference:\n"
-    "    type: img.any\n"
-    "    subs: {standard: 3, premium: 10, slow: -1}\n"
-    "  other:\n";
+static const char whole[] = "store: sqlite:/var/lib/stint.db\n"
+                            "worker:\n"
+                            "  id: w-1\n"
+                            "  slots: 4\n"
+                            "  queues: {mail: 3, bulk: 1}\n"
+                            "  types: [mail.send, 'img.*']\n"
+                            "  lease: 30s\n"
+                            "  renew: 5s\n"
+                            "  poll: 250ms\n"
+                            "  claim_batch: 20\n"
+                            "  shutdown_timeout: 1m30s\n"
+                            "  results_dir: results\n"
+                            "  logs_dir: /var/log/stint\n"
+                            "  notify: off\n"
+                            "limits: {payload: 64KiB, result: 1MiB, line: 2048, output: 10B}\n"
+                            "retention: {succeeded: 1d, failed: forever, cancelled: 12h}\n"
+                            "runqy: false\n"
+                            "types:\n"
+                            "  mail.send:\n"
+                            "    run: [./bin/send, --to, '{payload}', '']\n"
+                            "    mode: oneshot\n"
+                            "    payload: argument\n"
+                            "    timeout: 90s\n"
+                            "    grace: 2s\n"
+                            "    cwd: work\n"
+                            "    env: {LEVEL: 3, EMPTY: , QUOTED: 'a b'}\n"
+                            "    inherit_env: [AWS_REGION, HTTP_PROXY]\n"
+                            "    retry: {max_attempts: 5, backoff: exponential, initial: 1s, "
+                            "multiplier: 1.5, max: 1h, jitter: 0}\n"
+                            "    lease: {duration: 2m, renew: 10s}\n"
+                            "  img.*:\n"
+                            "    run: [python3, crop.py]\n"
+                            "    payload: file\n"
+                            "    timeout: none\n"
+                            "    inherit_env: all\n"
+                            "    retry: {max_attempts: 0, delays: [1s, 10s, 1m]}\n"
+                            "    lease: {duration: 30s}\n"
+                            "queues:\n"
+                            "  inference:\n"
+                            "    type: img.any\n"
+                            "    subs: {standard: 3, premium: 10, slow: -1}\n"
+                            "  other:\n";
 
 static void check_worker(const struct st_settings *s)
 {
@@ -191,14 +192,16 @@ static void types_are_found_by_the_most_specific_pattern_and_by_parent_queue(voi
     struct st_settings s;
 
     (void)state;
-    good("types: {'*': {run: [a]}, 'img.*': {run: [b]}, 'img.c*': {run: [c]}, img.crop: {run: [d]}}\n"
+    good("types: {img.crop: {run: [d]}, '*': {run: [a]}, 'img.c*': {run: [c]}, 'img.*': {run: "
+         "[b]}}\n"
          "queues: {gpu: {type: img.x}}\n",
          &s);
     assert_string_equal(st_settings_type(&s, LIT("img.crop"))->command.argv[0], "d");
     assert_string_equal(st_settings_type(&s, LIT("img.cut"))->command.argv[0], "c");
     assert_string_equal(st_settings_type(&s, LIT("img.scale"))->command.argv[0], "b");
     assert_string_equal(st_settings_type(&s, LIT("mail"))->command.argv[0], "a");
-    assert_string_equal(st_settings_handler(&s, LIT("mail"), LIT("gpu.fast"))->command.argv[0], "b");
+    assert_string_equal(st_settings_handler(&s, LIT("mail"), LIT("gpu.fast"))->command.argv[0],
+                        "b");
     assert_string_equal(st_settings_handler(&s, LIT("mail"), LIT("cpu"))->command.argv[0], "a");
     st_settings_clear(&s);
     good("types: {mail: {run: [a]}}", &s);
@@ -248,7 +251,9 @@ static const struct bad bad_files[] = {
     {"{}\n---\n{}\n", "2:1", "second document"},
     {"? [a, b]\n: 1\n", "1:3", "key must be a plain text"},
     {"store: \"a\\0b\"\n", "1:8", "NUL"},
-    {"store: a\x01" "b\n", "1:9", "control characters"},
+    {"store: a\x01"
+     "b\n",
+     "1:9", "control characters"},
     {"store: x\nworker: \xff\xfe\n", "2:9", "UTF-8"},
     {"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[1]]]]", "1:33", "levels"},
     /* the shape */
@@ -256,7 +261,8 @@ static const struct bad bad_files[] = {
     {"just text\n", "1:1", "stint.yaml must be a map"},
     {"worker: 5\n", "1:9", "worker must be a map"},
     {"nonsense: 1\n", "1:1", "unknown key 'nonsense' in stint.yaml"},
-    {"worker:\n  slots: 4\n  slotz: 3\n", "3:3", "unknown key 'slotz' in worker; did you mean 'slots'?"},
+    {"worker:\n  slots: 4\n  slotz: 3\n", "3:3",
+     "unknown key 'slotz' in worker; did you mean 'slots'?"},
     {"retension: {}\n", "1:1", "did you mean 'retention'?"},
     {"types:\n  t:\n    run: [a]\n    timout: 1s\n", "4:5", "did you mean 'timeout'?"},
     /* what is not there yet */
@@ -266,11 +272,15 @@ static const struct bad bad_files[] = {
     {"store: postgres://x/y\n", "1:8", "postgres: stores are not in this version"},
     {"store: redis://x\n", "1:8", "redis: stores are not in this version"},
     {"types:\n  t: {run: [a], mode: resident}\n", "2:23", "'resident' is not in this version"},
-    {"types:\n  t: {run: [a], mode: oneshot-lines}\n", "2:23", "'oneshot-lines' is not in this version"},
+    {"types:\n  t: {run: [a], mode: oneshot-lines}\n", "2:23",
+     "'oneshot-lines' is not in this version"},
     {"types:\n  t: {run: [a], processes: 2}\n", "2:17", "'processes' is not in this version"},
-    {"types:\n  t: {run: [a], max_in_flight: 2}\n", "2:17", "'max_in_flight' is not in this version"},
-    {"types:\n  t: {run: [a], startup_timeout: 2s}\n", "2:17", "'startup_timeout' is not in this version"},
-    {"types:\n  t: {run: [a], on_child_crash: park}\n", "2:17", "'on_child_crash' is not in this version"},
+    {"types:\n  t: {run: [a], max_in_flight: 2}\n", "2:17",
+     "'max_in_flight' is not in this version"},
+    {"types:\n  t: {run: [a], startup_timeout: 2s}\n", "2:17",
+     "'startup_timeout' is not in this version"},
+    {"types:\n  t: {run: [a], on_child_crash: park}\n", "2:17",
+     "'on_child_crash' is not in this version"},
     {"types:\n  t: {run: [a], recycle: {}}\n", "2:17", "'recycle' is not in this version"},
     {"types:\n  t: {run: [a], caps: {}}\n", "2:17", "'caps' is not in this version"},
     /* the worker */
@@ -314,7 +324,8 @@ static const struct bad bad_files[] = {
     {"types:\n  t:\n    run: echo hi\n", "3:10", "must be a list of the program"},
     {"types:\n  t:\n    run: [a, {b: c}]\n", "3:14", "not a map"},
     {"types:\n  t:\n    run: [a]\n    mode: sideways\n", "4:11", "'sideways' is not known"},
-    {"types:\n  t:\n    run: [a]\n    payload: telepathy\n", "4:14", "must be stdin, file or argument"},
+    {"types:\n  t:\n    run: [a]\n    payload: telepathy\n", "4:14",
+     "must be stdin, file or argument"},
     {"types:\n  t:\n    run: [a]\n    timeout: never\n", "4:14", "timeout: "},
     {"types:\n  t:\n    run: [a]\n    env: [a]\n", "4:10", "env must be a map"},
     {"types:\n  t:\n    run: [a]\n    env: {a=b: c}\n", "4:11", "has a '=' in it"},
@@ -323,15 +334,20 @@ static const struct bad bad_files[] = {
     {"types:\n  t:\n    run: [a]\n    inherit_env: some\n", "4:18", "`all` or a list"},
     {"types:\n  t:\n    run: [a]\n    retry: {backoff: sideways}\n", "4:22", "exponential, linear"},
     {"types:\n  t:\n    run: [a]\n    retry: {backoff: list}\n", "4:22", "needs `delays"},
-    {"types:\n  t:\n    run: [a]\n    retry: {backoff: fixed, delays: [1s]}\n", "4:29", "only for `backoff: list`"},
-    {"types:\n  t:\n    run: [a]\n    retry: {delays: []}\n", "4:21", "must be a list of durations"},
+    {"types:\n  t:\n    run: [a]\n    retry: {backoff: fixed, delays: [1s]}\n", "4:29",
+     "only for `backoff: list`"},
+    {"types:\n  t:\n    run: [a]\n    retry: {delays: []}\n", "4:21",
+     "must be a list of durations"},
     {"types:\n  t:\n    run: [a]\n    retry: {delays: [1s, 2]}\n", "4:26", "delays: "},
-    {"types:\n  t:\n    run: [a]\n    retry: {delays: [1s,1s,1s,1s,1s,1s,1s,1s,1s,1s,1s,1s,1s,1s,1s,1s,1s]}\n", "4:21",
-     "the most is 16"},
+    {"types:\n  t:\n    run: [a]\n    retry: {delays: "
+     "[1s,1s,1s,1s,1s,1s,1s,1s,1s,1s,1s,1s,1s,1s,1s,1s,1s]}\n",
+     "4:21", "the most is 16"},
     {"types:\n  t:\n    run: [a]\n    retry: {multiplier: 1e3}\n", "4:25", "is not a number"},
-    {"types:\n  t:\n    run: [a]\n    retry: {multiplier: 0.5}\n", "4:25", "is not between 1 and 100"},
+    {"types:\n  t:\n    run: [a]\n    retry: {multiplier: 0.5}\n", "4:25",
+     "is not between 1 and 100"},
     {"types:\n  t:\n    run: [a]\n    retry: {jitter: 1.5}\n", "4:21", "is not between 0 and 1"},
-    {"types:\n  t:\n    run: [a]\n    retry: {initial: 1m, max: 1s}\n", "4:31", "shorter than the first wait"},
+    {"types:\n  t:\n    run: [a]\n    retry: {initial: 1m, max: 1s}\n", "4:31",
+     "shorter than the first wait"},
     {"types:\n  t:\n    run: [a]\n    retry: {max_attempts: -1}\n", "4:27", "is not between 0"},
     {"types:\n  t:\n    run: [a]\n    lease: {duration: 2s, renew: 2s}\n", "4:34", "at most half"},
     {"types:\n  t:\n    run: [a]\n    lease: {renew: 40s}\n", "4:20", "at most half"},
@@ -406,7 +422,8 @@ static void write_file(const char *path, const char *text, mode_t mode)
     assert_int_equal(chmod(path, mode), 0);
 }
 
-static stint_code read_with(const char *dir, const char *yaml, struct st_settings *s, stint_error *err)
+static stint_code read_with(const char *dir, const char *yaml, struct st_settings *s,
+                            stint_error *err)
 {
     char path[256];
 
@@ -426,17 +443,23 @@ static void programs_and_directories_are_looked_for_from_the_file(void **state)
     assert_non_null(mkdtemp(dir));
     snprintf(path, sizeof(path), "%s/run.sh", dir);
     write_file(path, "#!/bin/sh\n", 0700);
-    assert_int_equal(read_with(dir, "types: {t: {run: [./run.sh], cwd: .}, u: {run: [sh]}}", &s, &err), STINT_OK);
+    assert_int_equal(
+        read_with(dir, "types: {t: {run: [./run.sh], cwd: .}, u: {run: [sh]}}", &s, &err),
+        STINT_OK);
     assert_string_equal(s.types[0].command.argv[0], path);
     st_settings_clear(&s);
 
-    assert_int_equal(read_with(dir, "types:\n  t:\n    run: [./gone.sh]\n", &s, &err), STINT_EINVAL);
+    assert_int_equal(read_with(dir, "types:\n  t:\n    run: [./gone.sh]\n", &s, &err),
+                     STINT_EINVAL);
     assert_non_null(strstr(err.message, "stint.yaml:3:11: run: "));
     assert_non_null(strstr(err.message, "gone.sh' cannot be run: No such file"));
     st_settings_clear(&s);
 
-    assert_int_equal(read_with(dir, "types:\n  t:\n    run: [no-such-program-here, x]\n", &s, &err), STINT_EINVAL);
-    assert_non_null(strstr(err.message, "stint.yaml:3:11: run: the program 'no-such-program-here' is not on the PATH"));
+    assert_int_equal(read_with(dir, "types:\n  t:\n    run: [no-such-program-here, x]\n", &s, &err),
+                     STINT_EINVAL);
+    assert_non_null(
+        strstr(err.message,
+               "stint.yaml:3:11: run: the program 'no-such-program-here' is not on the PATH"));
     st_settings_clear(&s);
 
     assert_int_equal(chmod(path, 0600), 0);
@@ -445,7 +468,8 @@ static void programs_and_directories_are_looked_for_from_the_file(void **state)
     assert_non_null(strstr(err.remedy, "chmod +x"));
     st_settings_clear(&s);
 
-    assert_int_equal(read_with(dir, "types:\n  t: {run: [sh], cwd: nowhere}\n", &s, &err), STINT_EINVAL);
+    assert_int_equal(read_with(dir, "types:\n  t: {run: [sh], cwd: nowhere}\n", &s, &err),
+                     STINT_EINVAL);
     assert_non_null(strstr(err.message, "stint.yaml:2:23: cwd: "));
     st_settings_clear(&s);
 
@@ -471,8 +495,9 @@ static void a_file_that_is_not_there_is_named(void **state)
 
 static void clean_env(void)
 {
-    static const char *const names[] = {"STINT_WORKER_ID", "STINT_SLOTS", "STINT_QUEUES", "STINT_POLL",
-                                        "STINT_STORE",     "STINT_CONFIG", "DATABASE_URL", "REDIS_URL"};
+    static const char *const names[] = {"STINT_WORKER_ID", "STINT_SLOTS", "STINT_QUEUES",
+                                        "STINT_POLL",      "STINT_STORE", "STINT_CONFIG",
+                                        "DATABASE_URL",    "REDIS_URL"};
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         unsetenv(names[i]);
@@ -506,10 +531,11 @@ static void the_environment_lies_over_the_file(void **state)
 
 static void a_wrong_variable_is_named(void **state)
 {
-    static const char *const wrong[][2] = {{"STINT_SLOTS", "0"},    {"STINT_SLOTS", "many"},    {"STINT_POLL", "5"},
-                                           {"STINT_POLL", "1ms"},   {"STINT_QUEUES", "a b"},    {"STINT_QUEUES", "a,"},
-                                           {"STINT_QUEUES", "a,a"}, {"STINT_QUEUES", "a=1,b"},  {"STINT_QUEUES", "a=x"},
-                                           {"STINT_QUEUES", "a=0"}, {"STINT_WORKER_ID", "a\nb"}};
+    static const char *const wrong[][2] = {
+        {"STINT_SLOTS", "0"},    {"STINT_SLOTS", "many"},    {"STINT_POLL", "5"},
+        {"STINT_POLL", "1ms"},   {"STINT_QUEUES", "a b"},    {"STINT_QUEUES", "a,"},
+        {"STINT_QUEUES", "a,a"}, {"STINT_QUEUES", "a=1,b"},  {"STINT_QUEUES", "a=x"},
+        {"STINT_QUEUES", "a=0"}, {"STINT_WORKER_ID", "a\nb"}};
 
     (void)state;
     clean_env();
@@ -561,7 +587,8 @@ static void the_store_is_chosen_by_precedence(void **state)
     setenv("STINT_STORE", "env.db", 1);
     assert_string_equal(st_config_store(NULL, &s, true), "sqlite:env.db");
     assert_string_equal(st_config_store("/a:b/c.db", &s, false), "sqlite:/a:b/c.db");
-    assert_string_equal(st_config_store("sqlite:x.db?sync=normal", &s, false), "sqlite:x.db?sync=normal");
+    assert_string_equal(st_config_store("sqlite:x.db?sync=normal", &s, false),
+                        "sqlite:x.db?sync=normal");
     st_settings_clear(&s);
     clean_env();
 }
