@@ -223,7 +223,7 @@ char *cli_age(int64_t now_us, int64_t then_us, char out[CLI_TEXT])
         snprintf(out, CLI_TEXT, "now");
     else if (d < 0)
         snprintf(out, CLI_TEXT, "in %.60s",
-                 cli_human(d < -ST_SEC ? d - (ST_SEC - 1) : d, text)); /* rounded up */
+                 cli_human(d < -10 * ST_SEC ? d - (ST_SEC - 1) : d, text)); /* whole seconds: rounded up */
     else
         snprintf(out, CLI_TEXT, "%.60s ago", cli_human(d, text));
     return out;

@@ -7,7 +7,7 @@
  * growing steps.  Behind that, a look each second, should inotify not be there.
  *
  *     asleep --wal written--> looking --data_version moved--> woken
- *                                `-----50 ms without--------> asleep
+ *                                `------1 s without---------> asleep
  *
  * The first wait of a handle returns at once: it cannot know what happened before.
  *
@@ -24,8 +24,8 @@
 
 #define SLOW_LOOK_US ST_SEC
 #define LOOK_FIRST_US 100
-#define LOOK_MOST_US (4 * ST_MS)
-#define LOOK_TOTAL_US (50 * ST_MS)
+#define LOOK_MOST_US (10 * ST_MS)
+#define LOOK_TOTAL_US ST_SEC
 
 void st_sq_interrupt(struct st_store *store)
 {
