@@ -13,6 +13,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 from kit import ROOT, Stint  # noqa: E402
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "long: waits for long and is started first")
+
+
+def pytest_collection_modifyitems(items):
+    """Side by side, the longest should not be the last one standing."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 @pytest.fixture(scope="session")
 def binary():
     path = Path(os.environ.get("STINT_BIN", ROOT / "build" / "stint")).absolute()

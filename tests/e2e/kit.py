@@ -32,13 +32,14 @@ WORKER_KEYS = {
 
 
 def until(fact, what, seconds=PATIENCE):
-    """Calls fact() until it is truthy and returns that; fails naming `what` at the deadline."""
+    """Calls fact() until it is truthy and returns that; fails naming `what` (or what()) at the deadline."""
     deadline = time.monotonic() + seconds
     while True:
         value = fact()
         if value:
             return value
-        assert time.monotonic() < deadline, f"waited {seconds:.0f} s for: {what}"
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"waited {seconds:.0f} s for: {what() if callable(what) else what}")
         time.sleep(0.02)
 
 
@@ -92,11 +93,12 @@ class Worker:
     @property
     def row(self):
         """Its entry in `stint workers`, or None."""
-        rows = self.kit.json("workers")["workers"]
+        done = self.kit.run("workers", "--json")
+        rows = done.json["workers"] if done.code == 0 else []  # the store may not be there yet
         return next((row for row in rows if row["pid"] == self.pid), None)
 
     def ready(self):
-        until(lambda: self.row or not alive(self.pid), "a worker that has registered")
+        until(lambda: self.row or not alive(self.pid), lambda: f"a worker to register:\n{self.log}")
         assert alive(self.pid), f"the worker ended at once:\n{self.log}"
         return self
 
@@ -104,7 +106,7 @@ class Worker:
         self.process.send_signal(number)
 
     def said(self, text):
-        until(lambda: text in self.log, f"the worker's log to say {text!r}; it says:\n{self.log}")
+        until(lambda: text in self.log, lambda: f"the worker's log to say {text!r}; it says:\n{self.log}")
 
     def beats(self, times=2):
         """Waits until it has written so many beats from now on: it has been round its loop."""
@@ -207,7 +209,7 @@ class Stint:
 
     def until_state(self, id, *states):
         return until(lambda: (job := self.show(id))["state"] in states and job,
-                     f"job {id} to be {' or '.join(states)}; it is {self.state(id)}")
+                     lambda: f"job {id} to be {' or '.join(states)}; it is {self.show(id)}")
 
     def until_started(self, id, attempt=1, suffix=""):
         """Waits until the probe has announced itself; its pid."""
@@ -226,7 +228,10 @@ class Stint:
         return {}
 
     def list_all(self, *flags):
+        """Every job, page by page; a store that was never made has none."""
         jobs, after = [], []
+        if not flags and not (self.dir / "stint.db").exists():
+            return jobs
         while True:
             page = self.json("job", "list", *flags, *after)
             jobs += page["jobs"]
@@ -293,7 +298,7 @@ class Stint:
         return found
 
     def until_no_leftovers(self):
-        until(lambda: not self.leftovers(), f"every child to be gone; left: {self.leftovers()}")
+        until(lambda: not self.leftovers(), lambda: f"every child to be gone; left: {self.leftovers()}")
 
     def close(self):
         """After a test: no worker and no child may be left."""

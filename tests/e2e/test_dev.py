@@ -2,7 +2,6 @@
 """`stint dev` and the examples."""
 
 import json
-import re
 import signal
 import subprocess
 from pathlib import Path
@@ -20,9 +19,7 @@ def test_dev_once_runs_the_examples_and_ends_with_a_summary(stint):
     done = stint("dev", "--once", "--config", EXAMPLES / "stint.yaml", "--store", "sqlite:dev.db",
                  env={"DATABASE_URL": "postgres://nowhere/x", "REDIS_URL": "redis://nowhere"})
     jobs = example_jobs()
-    failing = sum(job.get("meta", {}).get("expect") == "failed" for job in jobs)
-    text = done.text + done.err.decode()
-    assert re.search(rf"{len(jobs) - failing} succeeded", text) and re.search(rf"{failing} failed", text)
+    assert f"{len(jobs)} example jobs, {len(jobs)} ended as planned" in done.text
     shown = stint.list_all("--store", "sqlite:dev.db", "--limit", "100")
     assert len(shown) == len(jobs)
     retried = [job for job in shown if job["attempt"] > 1]

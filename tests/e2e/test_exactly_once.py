@@ -5,9 +5,12 @@ import collections
 import json
 import subprocess
 
+import pytest
+
 JOBS = 10_000
 
 
+@pytest.mark.long
 def test_two_workers_finish_ten_thousand_jobs_exactly_once(stint):
     ledger = stint.dir / "ledger"
     stint.config({"t": stint.probe("ledger", ledger)}, worker={"slots": 8, "lease": "60s"})

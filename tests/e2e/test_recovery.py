@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 
 import pytest
@@ -174,6 +175,7 @@ def test_a_second_term_stops_at_once(stint):
         stint.until_state(id, "succeeded")
 
 
+@pytest.mark.long
 def test_tstp_makes_a_worker_quiet_and_what_runs_goes_on(stint):
     stint.config({"t": stint.probe("hold"), "quick": stint.sh("true")}, worker=SHORT)
     id = stint.enqueue("t")
@@ -220,23 +222,22 @@ def test_hup_with_a_wrong_configuration_changes_nothing_and_says_so(stint):
 # ---- the store goes away ----
 
 
-def test_a_worker_waits_for_a_store_that_is_not_there_yet(stint):
-    (stint.dir / "later").mkdir()
-    (stint.dir / "later").rmdir()
-    stint.config({"t": stint.sh("true")}, store=f"sqlite:{stint.dir}/later/stint.db")
-    with stint.worker(wait=False) as worker:
+def test_a_worker_waits_for_a_store_that_is_busy_for_long(stint):
+    stint.config({"t": stint.sh("true")})
+    id = stint.enqueue("t")
+    lock = sqlite3.connect(stint.dir / "stint.db", isolation_level=None)
+    lock.execute("BEGIN IMMEDIATE")
+    with stint.worker("--store-timeout", "200ms", wait=False) as worker:
         worker.said("store.away")
-        assert alive(worker.pid)
-        (stint.dir / "later").mkdir()
-        id = until(lambda: (done := stint.run("enqueue", "t", "{}", "--json")).code == 0 and done.json["id"],
-                   "an enqueue to succeed")
+        assert alive(worker.pid) and stint.state(id) == "pending"
+        lock.execute("COMMIT")
+        lock.close()
         stint.until_state(id, "succeeded")
+        worker.stop()
 
 
 def test_a_second_process_may_write_for_long_while_a_worker_runs(stint):
     """Another program holds the write lock: nobody sees `database is locked`, nothing is lost."""
-    import sqlite3
-
     stint.config({"t": stint.sh("echo $STINT_ATTEMPT")}, worker={"poll": "200ms"})
     with stint.worker() as worker:
         first = stint.enqueue("t")

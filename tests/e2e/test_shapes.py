@@ -121,7 +121,7 @@ def test_counts_use_the_states_people_see(stint):
     with stint.worker():
         stint.until_started(held)
         want = dict.fromkeys(["succeeded", "failed", "retrying", "cancelled", "pending", "scheduled", "running"], 1)
-        until(lambda: stint.counts() == want, f"counts to be {want}; they are {stint.counts()}")
+        until(lambda: stint.counts() == want, lambda: f"counts to be {want}; they are {stint.counts()}")
         states = {job["state"] for job in stint.list_all()}
         assert states == set(want)
         stint.go()

@@ -6,6 +6,8 @@ import os
 import sqlite3
 import subprocess
 
+import pytest
+
 from kit import until
 
 
@@ -39,6 +41,7 @@ def test_a_dry_run_of_prune_counts_and_removes_nothing(stint):
     assert stint.state(id) == "succeeded"
 
 
+@pytest.mark.long
 def test_a_worker_prunes_by_itself(stint):
     stint.config({"t": stint.sh("true")}, retention={"succeeded": "1ms"},
                  worker={"poll": "200ms", "lease": "2s", "renew": "500ms"})
