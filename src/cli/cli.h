@@ -193,7 +193,10 @@ void cli_table_cell(struct cli_table *t, const char *fmt, ...) ST_PRINTF(2, 3);
 void cli_table_color(struct cli_table *t, enum cli_color color); /* of the cell added last */
 int cli_table_print(struct cli *c, struct cli_table *t); /* to stdout, and frees it; exit code */
 
-/* Outside text for a terminal: control characters become '?'.  Returns out, cut to size. */
+/* Makes outside text fit for a terminal and for JSON, in place: one line of UTF-8, whatever is not
+ * becomes '?'. */
+char *cli_clean(char *s);
+/* The same as a copy, cut to size.  Returns out. */
 char *cli_safe(const char *s, char *out, size_t size);
 
 #define CLI_TEXT 80

@@ -28,14 +28,14 @@
 #include "cli/run_worker.h"
 #include "enqueue/enqueue.h"
 
-enum { OPT_JOBS = 1, OPT_BATCH, OPT_SLOTS, OPT_SAMPLES, OPT_PAYLOAD, OPT_ONLY, OPT_SECONDS };
+enum { OPT_JOBS = 1, OPT_BATCH, OPT_SLOTS, OPT_SAMPLES, OPT_PAYLOAD, OPT_ONLY, OPT_SECONDS, OPT_LIMIT };
 
 #define TYPE "bench.noop"
 
 struct report {
     double single_rate, batch_rate, drain_rate, drain_cpu_us, drain_batch;
     double pickup_p50_ms, pickup_p99_ms, pickup_max_ms;
-    int64_t pickup_n, peak_rss_kb;
+    int64_t drained, pickup_n, peak_rss_kb;
     struct bench_idle idle;
     struct st_store_about about;
 };
@@ -48,6 +48,7 @@ struct bench {
     char *payload;
     const char *only;
     int64_t jobs, batch, slots, samples, payload_len, seconds;
+    int64_t limit; /* drain no more than about so many; 0 = all */
     struct report r;
 };
 
@@ -111,12 +112,22 @@ static stint_code part_enqueue(struct bench *b, int64_t total, int64_t step, con
 
 /* ---- drain ---------------------------------------------------------------------------------- */
 
+struct drain {
+    struct st_worker *w;
+    atomic_llong begun;
+    long long limit; /* 0 = none */
+};
+
+/* Nothing, but the one that reaches the limit stops the worker. */
 static void noop(void *arg, const struct st_job *job, const atomic_int *abort, struct st_ran *ran)
 {
-    (void)arg;
+    struct drain *d = arg;
+
     (void)job;
     (void)abort;
     (void)ran;
+    if (d->limit && atomic_fetch_add(&d->begun, 1) + 1 == d->limit)
+        st_worker_stop(d->w);
 }
 
 static void bench_settings(const struct bench *b, struct st_settings *s)
@@ -136,25 +147,26 @@ static double cpu_us(void)
 
 static stint_code part_drain(struct bench *b, stint_error *err)
 {
-    struct st_worker_handler h = {.pattern = TYPE, .fn = noop, .policy = st_policy_default};
+    struct drain d = {.limit = b->limit};
+    struct st_worker_handler h = {.pattern = TYPE, .fn = noop, .arg = &d, .policy = st_policy_default};
     struct st_settings s;
     struct st_worker_options opt = {
         .opener = cli_opener(&b->url), .settings = &s, .handlers = &h, .n_handlers = 1, .once = true};
-    struct st_worker *w = NULL;
     struct st_tally t = {0};
     double cpu = cpu_us();
     int64_t start = st_clock_mono_us();
     stint_code rc;
 
     bench_settings(b, &s);
-    rc = st_worker_new(&opt, &w, err);
+    rc = st_worker_new(&opt, &d.w, err);
     if (rc == STINT_OK)
-        rc = st_worker_run(w, err);
-    if (w)
-        t = st_worker_tally(w);
-    st_worker_free(w);
+        rc = st_worker_run(d.w, err);
+    if (d.w)
+        t = st_worker_tally(d.w);
+    st_worker_free(d.w);
     st_settings_clear(&s);
     if (rc == STINT_OK && t.succeeded > 0) {
+        b->r.drained = (int64_t)t.succeeded;
         b->r.drain_rate = (double)t.succeeded / seconds_since(start);
         b->r.drain_cpu_us = (cpu_us() - cpu) / (double)t.succeeded;
         b->r.drain_batch = (double)t.succeeded / (double)(t.rounds ? t.rounds : 1);
@@ -358,6 +370,7 @@ static int print_json(const struct bench *b)
     put_num(&w, "slots", (double)b->slots, 0);
     put_num(&w, "enqueue_per_s", r->single_rate, 1);
     put_num(&w, "enqueue_batch_per_s", r->batch_rate, 1);
+    put_num(&w, "drained", (double)r->drained, 0);
     put_num(&w, "drain_per_s", r->drain_rate, 1);
     put_num(&w, "drain_cpu_us_per_job", r->drain_cpu_us, 2);
     put_num(&w, "drain_outcomes_per_write", r->drain_batch, 1);
@@ -470,6 +483,8 @@ static bool read_options(struct cli *c, struct bench *b)
             ok = cli_int(c, "--payload", arg, 1, 1 << 20, &b->payload_len);
         else if (opt == OPT_SECONDS)
             ok = cli_int(c, "--idle-seconds", arg, 1, 3600, &b->seconds);
+        else if (opt == OPT_LIMIT)
+            ok = cli_int(c, "--limit", arg, 1, 100000000, &b->limit);
         else if (opt == OPT_ONLY)
             b->only = arg;
     }
@@ -498,6 +513,7 @@ static const struct cli_option options[] = {
     {"samples", 0, "N", OPT_SAMPLES, "pickups to measure (1000)"},
     {"payload", 0, "BYTES", OPT_PAYLOAD, "size of a payload (60)"},
     {"idle-seconds", 0, "N", OPT_SECONDS, "how long to watch an idle worker (10)"},
+    {"limit", 0, "N", OPT_LIMIT, "stop draining after N jobs (when there are none left)"},
     {"only", 0, "PARTS", OPT_ONLY, "some of enqueue,batch,drain,pickup,idle"},
     {0},
 };

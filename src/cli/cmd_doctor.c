@@ -40,7 +40,7 @@ void cli_found(struct cli_doctor *d, enum st_severity severity, const char *reme
     f = &d->list[d->n++];
     f->severity = severity;
     f->area = d->area;
-    f->what = strdup(text);
+    f->what = strdup(cli_clean(text));
     f->remedy = remedy && *remedy ? strdup(remedy) : NULL;
     if (!f->what || (remedy && *remedy && !f->remedy))
         d->failed = true;

@@ -139,7 +139,8 @@ static bool get_payload(struct cli *c, const char *arg, size_t max, struct st_sl
     if (st_json_check(*out, &err) == STINT_OK)
         return true;
     st_err_prefix(&err, "payload");
-    st_err_remedy(&err, "a text needs double quotes inside the shell's: '\"text\"'");
+    if (arg && !strchr("-{[\"", arg[0]))
+        st_err_remedy(&err, "a text needs double quotes inside the shell's: '\"text\"'");
     cli_fail(c, &err);
     return false;
 }

@@ -39,7 +39,7 @@ static void add(struct list *l, const char *code, const char *remedy, const char
     va_start(ap, fmt);
     vsnprintf(r->text, sizeof(r->text), fmt, ap);
     va_end(ap);
-    r->text[st_utf8_cut(r->text, strlen(r->text), sizeof(r->text) - 1)] = '\0';
+    cli_clean(r->text);
 }
 
 /* ---- the job itself --------------------------------------------------------------------- */

@@ -90,6 +90,8 @@ static stint_code replay(struct st_store *store, const char *id, struct outcome 
             rc = st_enqueue(store, &item.job, 1, &made, &out->err);
         if (!rc)
             memcpy(out->new_id, made.id, sizeof(out->new_id));
+        if (rc == STINT_EUNKNOWN)
+            st_err_remedy(&out->err, "`stint job show %s` tells whether it was added", made.id);
     }
     st_job_info_clear(&info);
     return rc;
@@ -203,6 +205,19 @@ static void say_outcome(struct cli *c, enum cli_change what, const char *id,
         printf("%s %s\n", safe, done_words[what]);
 }
 
+static bool check_ids(struct cli *c, char **ids, int n)
+{
+    stint_error err;
+
+    for (int i = 0; i < n; i++) {
+        if (st_id_check(st_slice_cstr(ids[i]), &err)) {
+            cli_fail(c, &err);
+            return false;
+        }
+    }
+    return true;
+}
+
 int cli_jobs_change(struct cli *c, enum cli_change what, char **ids, int n, bool only_dead)
 {
     struct st_store *store = cli_store(c, 0);
@@ -211,7 +226,7 @@ int cli_jobs_change(struct cli *c, enum cli_change what, char **ids, int n, bool
     struct st_buf b;
     struct st_jw w;
 
-    if (!store)
+    if (!store || !check_ids(c, ids, n))
         return c->exit;
     st_buf_init(&b, CLI_JSON_MAX);
     st_jw_init(&w, &b);

@@ -30,14 +30,10 @@ char *cli_bytes_text(struct st_slice bytes, size_t max)
     out = malloc(n + 64);
     if (!out)
         return NULL;
-    for (size_t i = 0; i < n; i++) {
-        unsigned char ch = (unsigned char)bytes.p[i];
-
-        out[i] = ch == '\n' || ch == '\t' || ch == '\r' ? ' '
-                 : ch < 0x20 || ch == 0x7f              ? '?'
-                                                        : (char)ch;
-    }
+    for (size_t i = 0; i < n; i++) /* a NUL would end it */
+        out[i] = bytes.p[i] ? bytes.p[i] : '?';
     out[n] = '\0';
+    cli_clean(out);
     if (n < bytes.len)
         snprintf(out + n, 64, "... (%zu bytes in all)", bytes.len);
     return out;

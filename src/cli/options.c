@@ -81,6 +81,34 @@ static void print_lines(const char *text)
     }
 }
 
+/* The lines that begin with this digit. */
+static void print_lines_of(const char *text, char digit)
+{
+    while (*text) {
+        size_t n = strcspn(text, "\n");
+
+        if (*text == digit)
+            printf("  %.*s\n", (int)n, text);
+        text += n + (text[n] == '\n');
+    }
+}
+
+/* In the order of their numbers, the command's own and the usual ones; an own 0 stands for "done".
+ */
+static void print_exits(const char *own)
+{
+    static const char usual[] =
+        "0  done\n2  wrong usage or configuration\n"
+        "4  the store is away, full, read-only, not ours, or newer than this program";
+
+    printf("\nExit codes:\n");
+    for (char digit = '0'; digit <= '9'; digit++) {
+        if (digit != '0' || *own != '0')
+            print_lines_of(usual, digit);
+        print_lines_of(own, digit);
+    }
+}
+
 static void print_synopsis(const struct cli_command *cmd, const char *full_name)
 {
     const char *line = cmd->synopsis ? cmd->synopsis : "";
@@ -119,12 +147,7 @@ void cli_help(const struct cli_command *cmd, const char *full_name)
         printf("\nExamples:\n");
         print_lines(cmd->examples);
     }
-    printf("\nExit codes:\n");
-    print_lines("0  done");
-    if (cmd->exits)
-        print_lines(cmd->exits);
-    print_lines("2  wrong usage or configuration\n4  the store is away, full, read-only, not ours, "
-                "or newer than this program");
+    print_exits(cmd->exits ? cmd->exits : "");
 }
 
 /* ---- reading ------------------------------------------------------------------------ */

@@ -53,17 +53,35 @@ enum cli_color cli_state_color(enum st_shown s)
 
 /* ---- text --------------------------------------------------------------------------- */
 
+char *cli_clean(char *s)
+{
+    size_t len = strlen(s), n;
+
+    for (size_t i = 0; i < len; i += n) {
+        unsigned char ch = (unsigned char)s[i];
+
+        n = st_utf8_len(s + i, len - i);
+        if (n == 0) {
+            s[i] = '?';
+            n = 1;
+        } else if (ch == '\n' || ch == '\r' || ch == '\t') {
+            s[i] = ' ';
+        } else if (ch < 0x20 || ch == 0x7f) {
+            s[i] = '?';
+        } else if (n == 2 && ch == 0xc2 && (unsigned char)s[i + 1] < 0xa0) {
+            s[i] = s[i + 1] = '?'; /* C1 controls: a terminal may obey them */
+        }
+    }
+    return s;
+}
+
 char *cli_safe(const char *s, char *out, size_t size)
 {
     size_t n = st_utf8_cut(s, strlen(s), size - 1);
 
-    for (size_t i = 0; i < n; i++) {
-        unsigned char ch = (unsigned char)s[i];
-
-        out[i] = ch < 0x20 || ch == 0x7f ? '?' : s[i];
-    }
+    memcpy(out, s, n);
     out[n] = '\0';
-    return out;
+    return cli_clean(out);
 }
 
 /* Columns a text takes: characters, not bytes. */
@@ -223,7 +241,8 @@ char *cli_age(int64_t now_us, int64_t then_us, char out[CLI_TEXT])
         snprintf(out, CLI_TEXT, "now");
     else if (d < 0)
         snprintf(out, CLI_TEXT, "in %.60s",
-                 cli_human(d < -10 * ST_SEC ? d - (ST_SEC - 1) : d, text)); /* whole seconds: rounded up */
+                 cli_human(d < -10 * ST_SEC ? d - (ST_SEC - 1) : d,
+                           text)); /* whole seconds: rounded up */
     else
         snprintf(out, CLI_TEXT, "%.60s ago", cli_human(d, text));
     return out;
