@@ -128,7 +128,10 @@ static void tail_take(struct st_runlog *l, struct st_ran *ran)
     size_t at = (size_t)(l->total % ST_TAIL_MAX), skip = 0, n = 0;
     char *out;
 
-    if (!l->total || !l->ring || !(out = malloc(ST_TAIL_MAX + 1)))
+    if (!l->total || !l->ring)
+        return;
+    out = malloc(l->total < ST_TAIL_MAX ? (size_t)l->total + 1 : ST_TAIL_MAX + 1);
+    if (!out)
         return;
     if (l->total <= ST_TAIL_MAX) {
         memcpy(out, l->ring, (size_t)l->total);
