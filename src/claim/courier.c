@@ -43,6 +43,7 @@ struct st_courier {
     pthread_t thread;
     uv_async_t *wake;
     const struct st_opener *opener;
+    st_admit_fn admit;
     char worker_id[ST_ID_MAX + 1];
     char *results_dir;
 
@@ -221,8 +222,12 @@ static bool open_store(struct st_courier *c)
     stint_error err;
 
     for (;;) {
-        stint_code rc = c->opener->open(c->opener->arg, &c->store, &err);
+        stint_code rc = STINT_OK;
 
+        if (!c->store)
+            rc = c->opener->open(c->opener->arg, &c->store, &err);
+        if (rc == STINT_OK && c->admit)
+            rc = c->admit(c->store, c->worker_id, &err);
         if (rc == STINT_OK)
             break;
         if (rc != STINT_EAGAIN && rc != STINT_EUNKNOWN) {
@@ -493,8 +498,8 @@ static void *courier_thread(void *arg)
     return NULL;
 }
 
-stint_code st_courier_new(const struct st_opener *opener, const char *worker_id, const char *results_dir,
-                          uv_async_t *wake, struct st_courier **out, stint_error *err)
+stint_code st_courier_new(const struct st_opener *opener, st_admit_fn admit, const char *worker_id,
+                          const char *results_dir, uv_async_t *wake, struct st_courier **out, stint_error *err)
 {
     struct st_courier *c = calloc(1, sizeof(*c));
     stint_code rc;
@@ -507,6 +512,7 @@ stint_code st_courier_new(const struct st_opener *opener, const char *worker_id,
     pthread_mutex_init(&c->mutex, NULL);
     st_cond_init(&c->cond);
     c->opener = opener;
+    c->admit = admit;
     c->wake = wake;
     c->end = &c->first;
     c->tries = (struct st_tries){.base_us = 50 * ST_MS, .max_us = 5 * ST_SEC};

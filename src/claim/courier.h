@@ -16,6 +16,9 @@ struct st_opener {
     void *arg;
 };
 
+/* Asked by the courier once the store is open, before the first claim; again after EAGAIN. */
+typedef stint_code (*st_admit_fn)(struct st_store *s, const char *worker_id, stint_error *err);
+
 struct st_courier;
 
 /* Verdicts so far. */
@@ -41,8 +44,9 @@ struct st_courier_news {
     struct st_tally tally;
 };
 
-stint_code st_courier_new(const struct st_opener *opener, const char *worker_id, const char *results_dir,
-                          uv_async_t *wake, struct st_courier **out, stint_error *err);
+/* admit may be NULL. */
+stint_code st_courier_new(const struct st_opener *opener, st_admit_fn admit, const char *worker_id,
+                          const char *results_dir, uv_async_t *wake, struct st_courier **out, stint_error *err);
 
 /* Takes over a list of n ended attempts; written at once when idle, in batches while busy. */
 void st_courier_finish(struct st_courier *c, struct st_done *first, struct st_done *last, size_t n);

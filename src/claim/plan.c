@@ -14,6 +14,8 @@
 
 #include "base/json.h"
 
+#define JSON_MAX 1000 /* what st_worker_info has room for */
+
 struct entry {
     char *name;
     double weight; /* 0 = strict */
@@ -183,23 +185,34 @@ static bool plan_types(struct st_plan *p, const struct st_settings *s,
 
 /* ---- the whole ------------------------------------------------------------------- */
 
+/* As long as it fits into the workers table; then an ellipsis. */
+static void put_name(struct st_jw *w, const struct st_buf *b, struct st_slice name, bool *full)
+{
+    if (*full)
+        return;
+    *full = b->len + 2 * name.len + 16 > JSON_MAX;
+    st_jw_str(w, *full ? st_slice_cstr("...") : name);
+}
+
 static bool plan_json(struct st_plan *p)
 {
     struct st_buf b;
     struct st_jw w;
+    bool full = false;
 
-    st_buf_init(&b, 1 << 20);
+    st_buf_init(&b, JSON_MAX);
     st_jw_init(&w, &b);
     st_jw_open(&w, '[');
     for (size_t i = 0; i < p->n_entries; i++)
-        st_jw_cstr(&w, p->entries[i].name);
+        put_name(&w, &b, st_slice_cstr(p->entries[i].name), &full);
     st_jw_close(&w, ']');
     p->queues_json = st_buf_take(&b);
+    full = false;
     st_jw_init(&w, &b);
     st_jw_open(&w, '[');
     for (size_t i = 0; i < p->n_rules; i++) {
         if (!p->rules[i].queue.p)
-            st_jw_str(&w, p->rules[i].pattern);
+            put_name(&w, &b, p->rules[i].pattern, &full);
     }
     st_jw_close(&w, ']');
     p->types_json = st_buf_take(&b);

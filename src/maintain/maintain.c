@@ -23,6 +23,7 @@
 
 #include "base/log.h"
 #include "base/thread.h"
+#include "maintain/takeover.h"
 
 #define REAP_BATCH 100
 #define PRUNE_BATCH 1000
@@ -110,28 +111,6 @@ static void do_beat(struct st_maintainer *m)
         st_log(ST_LOG_DEBUG, "worker.beat_failed", ST_FE(&err));
 }
 
-/* The boot and the pid namespace: within both, a pid and its start time name one process for good. */
-static void boot_name(char out[64])
-{
-    char ns[32] = "";
-    ssize_t n = readlink("/proc/self/ns/pid", ns, sizeof(ns) - 1);
-
-    ns[n > 0 ? n : 0] = '\0';
-    snprintf(out, 64, "%.36s %.24s", st_boot_id(), ns);
-}
-
-/* Only a process of the same host and boot may judge: it can see that pid and start time are gone. */
-static bool process_gone(const struct st_worker_info *w)
-{
-    char boot[64];
-
-    boot_name(boot);
-    if (strcmp(w->host, st_host_name()) != 0 || !*st_boot_id() || strcmp(w->boot_id, boot) != 0 ||
-        w->pid <= 0 || w->pid_start == 0)
-        return false;
-    return st_pid_gone(w->pid, w->pid_start);
-}
-
 static void do_neighbours(struct st_maintainer *m)
 {
     struct st_worker_info *list = NULL;
@@ -140,7 +119,7 @@ static void do_neighbours(struct st_maintainer *m)
     if (st_store_worker_list(m->store, &list, &n, NULL) != STINT_OK)
         return;
     for (size_t i = 0; i < n; i++) {
-        if (strcmp(list[i].id, m->id) == 0 || !process_gone(&list[i]))
+        if (strcmp(list[i].id, m->id) == 0 || !st_worker_process_gone(&list[i]))
             continue;
         if (st_store_worker_remove(m->store, 0, st_slice_cstr(list[i].id), true, 0, list[i].last_beat_us, NULL) ==
             STINT_OK) {
@@ -322,7 +301,7 @@ static void take_options(struct st_maintainer *m, const struct st_maintain_optio
 
     m->opt = *opt;
     snprintf(w->host, sizeof(w->host), "%s", st_host_name());
-    boot_name(w->boot_id);
+    st_worker_boot_name(w->boot_id);
     w->pid = getpid();
     w->pid_start = st_pid_start(w->pid);
 }

@@ -87,13 +87,27 @@ static void check_deadlines(struct st_worker *w, int64_t now)
     }
 }
 
+/* People look at the workers table: keep its count of running jobs fresh, at most once a second. */
+static void tell_running(struct st_worker *w, int64_t now)
+{
+    int running = atomic_load(&w->vitals.running);
+
+    if (running == w->told_running || now - w->told_us < ST_SEC || !w->maintainer)
+        return;
+    w->told_running = running;
+    w->told_us = now;
+    st_maintainer_nudge(w->maintainer);
+}
+
 static void on_tick(uv_timer_t *t)
 {
     struct st_worker *w = t->data;
     int64_t now = st_clock_boot_us();
 
+    tell_running(w, now);
     if (w->n_held == 0) {
-        uv_timer_stop(t);
+        if (w->told_running == 0)
+            uv_timer_stop(t);
         return;
     }
     send_beat(w, now);

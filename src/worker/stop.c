@@ -43,7 +43,8 @@ static void start_draining(struct st_worker *w)
     uv_timer_stop(&w->poll);
     if (w->n_running) {
         uv_timer_start(&w->deadline, stop_on_deadline, (uint64_t)(w->settings->shutdown_us / ST_MS), 0);
-        st_maintainer_nudge(w->maintainer);
+        if (w->maintainer)
+            st_maintainer_nudge(w->maintainer);
     }
 }
 

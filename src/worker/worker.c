@@ -18,6 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "maintain/takeover.h"
 #include "worker/worker_int.h"
 
 void worker_send_out(struct st_worker *w)
@@ -55,10 +56,34 @@ void worker_advance(struct st_worker *w)
 
 /* ---- news from the threads --------------------------------------------------------------- */
 
+static void maintain_options(struct st_worker *w, struct st_maintain_options *o)
+{
+    const struct st_settings *s = w->settings;
+
+    memset(o, 0, sizeof(*o));
+    snprintf(o->self.id, sizeof(o->self.id), "%s", w->id);
+    snprintf(o->self.name, sizeof(o->self.name), "%s", s->worker_name ? s->worker_name : "");
+    snprintf(o->self.queues, sizeof(o->self.queues), "%s", st_plan_queues_json(w->plan));
+    snprintf(o->self.types, sizeof(o->self.types), "%s", st_plan_types_json(w->plan));
+    o->self.slots = s->slots;
+    o->lease_us = s->lease_us;
+    o->keep = s->keep;
+    o->vitals = &w->vitals;
+}
+
+/* The store is there and the id is ours: from now on we may be seen. */
 static void on_opened(struct st_worker *w)
 {
+    struct st_maintain_options mo;
+
     if (w->phase != OPENING)
         return;
+    maintain_options(w, &mo);
+    if (st_maintainer_new(&w->opener, &mo, &w->wake, &w->maintainer, &w->error) != STINT_OK) {
+        w->result = w->error.code;
+        atomic_fetch_add(&w->stops, 1);
+        return;
+    }
     w->phase = WORKING;
     st_log(ST_LOG_INFO, "worker.started", ST_F("worker", w->id), ST_FI("slots", w->settings->slots),
            ST_F("queues", st_plan_queues_json(w->plan)), ST_F("types", st_plan_types_json(w->plan)));
@@ -104,27 +129,12 @@ static void on_wake(uv_async_t *a)
     st_lessor_take(w->lessor, &news);
     beat_on_news(w, &news);
     hear_hinter(w);
-    if (st_maintainer_take(w->maintainer))
+    if (w->maintainer && st_maintainer_take(w->maintainer))
         feed_wet(w);
     worker_advance(w);
 }
 
 /* ---- signals ------------------------------------------------------------------------------ */
-
-static void maintain_options(struct st_worker *w, struct st_maintain_options *o)
-{
-    const struct st_settings *s = w->settings;
-
-    memset(o, 0, sizeof(*o));
-    snprintf(o->self.id, sizeof(o->self.id), "%s", w->id);
-    snprintf(o->self.name, sizeof(o->self.name), "%s", s->worker_name ? s->worker_name : "");
-    snprintf(o->self.queues, sizeof(o->self.queues), "%s", st_plan_queues_json(w->plan));
-    snprintf(o->self.types, sizeof(o->self.types), "%s", st_plan_types_json(w->plan));
-    o->self.slots = s->slots;
-    o->lease_us = s->lease_us;
-    o->keep = s->keep;
-    o->vitals = &w->vitals;
-}
 
 static stint_code make_plan(struct st_worker *w, const struct st_settings *s, struct st_plan **out, stint_error *err)
 {
@@ -178,7 +188,8 @@ static void reload(struct st_worker *w)
     free(w->own_settings);
     w->own_settings = s;
     maintain_options(w, &mo);
-    st_maintainer_configure(w->maintainer, &mo);
+    if (w->maintainer)
+        st_maintainer_configure(w->maintainer, &mo);
     st_log(ST_LOG_INFO, "worker.reloaded", ST_F("types", st_plan_types_json(plan)), ST_FI("slots", s->slots));
     feed_wet(w);
 }
@@ -188,7 +199,8 @@ static void go_quiet(struct st_worker *w)
     w->quiet = true;
     atomic_store(&w->vitals.quiet, true);
     slots_release_queued(w, 0);
-    st_maintainer_nudge(w->maintainer);
+    if (w->maintainer)
+        st_maintainer_nudge(w->maintainer);
     st_log(ST_LOG_INFO, "worker.quiet", ST_FI("running", w->n_running));
 }
 
@@ -251,17 +263,14 @@ static stint_code executors_init(struct st_worker *w, stint_error *err)
 static stint_code threads_init(struct st_worker *w, stint_error *err)
 {
     const char *results = w->settings->results_dir ? w->settings->results_dir : "stint-results";
-    struct st_maintain_options mo;
     stint_code rc;
 
-    maintain_options(w, &mo);
     rc = st_lessor_new(&w->opener, w->id, &w->wake, &w->lessor, err);
     if (rc == STINT_OK && w->settings->notify)
         rc = st_hinter_new(&w->opener, &w->wake, &w->hinter, err);
     if (rc == STINT_OK)
-        rc = st_maintainer_new(&w->opener, &mo, &w->wake, &w->maintainer, err);
-    if (rc == STINT_OK)
-        rc = st_courier_new(&w->opener, w->id, results, &w->wake, &w->courier, err);
+        rc = st_courier_new(&w->opener, w->settings->worker_id ? st_takeover : NULL, w->id, results, &w->wake,
+                            &w->courier, err);
     return rc;
 }
 

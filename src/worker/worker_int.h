@@ -75,6 +75,8 @@ struct st_worker {
     struct st_exec *exec;
     struct st_pool *pool;
     struct st_vitals vitals;
+    int told_running; /* what the workers table was last told */
+    int64_t told_us;
 
     enum phase phase;
     bool quiet;

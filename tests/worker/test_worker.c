@@ -385,6 +385,65 @@ static void leases_are_kept_while_a_job_runs_longer_than_one(void **state)
     world_clear(&w);
 }
 
+/* A job that was held under the id when its worker died; its lease is over. */
+static void a_worker_that_starts_under_the_id_of_a_dead_one_rescues_its_jobs(void **state)
+{
+    struct st_claim_req req = {.worker = st_slice_cstr("fixed"), .lease_us = ST_SEC, .n = 1, .n_run = 1};
+    struct st_policy quick = st_policy_default;
+    struct st_type_rule rule = {.pattern = st_slice_cstr("*"), .policy = quick};
+    char ids[1][ST_ID_MAX + 1];
+    struct st_job *job = NULL;
+    struct st_job_info j;
+    stint_error err;
+    struct world w;
+    size_t n = 0;
+
+    (void)state;
+    world_init(&w);
+    add(&w, 1, 0, ids);
+    rule.policy.backoff = ST_BACKOFF_FIXED;
+    rule.policy.initial_us = 0;
+    req.types = &rule;
+    req.n_types = 1;
+    req.lease_us = 1; /* over as soon as it was given */
+    assert_int_equal(st_store_claim(w.store, &req, &job, &n, &err), STINT_OK);
+    assert_int_equal(n, 1);
+    st_job_free(job);
+    w.settings.worker_id = strdup("fixed");
+    start(&w, count, false);
+    j = await(&w, ids[0]);
+    assert_int_equal(j.state, ST_SUCCEEDED);
+    assert_int_equal(j.attempt, 2); /* the crash was charged */
+    assert_string_equal(j.worker, "fixed");
+    st_job_info_clear(&j);
+    stop(&w);
+    world_clear(&w);
+}
+
+static void the_id_of_a_live_worker_is_refused(void **state)
+{
+    struct st_worker_info other = {.id = "fixed", .pid = 1, .slots = 1, .queues = "[]", .types = "[]"};
+    struct st_worker_info *list = NULL;
+    stint_error err;
+    struct world w;
+    size_t n = 0;
+
+    (void)state;
+    world_init(&w);
+    snprintf(other.host, sizeof(other.host), "elsewhere");
+    assert_int_equal(st_store_worker_beat(w.store, 0, &other, &err), STINT_OK);
+    w.settings.worker_id = strdup("fixed");
+    start(&w, count, false);
+    pthread_join(w.thread, NULL);
+    st_worker_free(w.worker);
+    assert_int_equal(w.result, STINT_EINVAL);
+    assert_int_equal(st_store_worker_list(w.store, &list, &n, &err), STINT_OK);
+    assert_int_equal(n, 1);
+    assert_int_equal(list[0].pid, 1); /* its row is as it was */
+    free(list);
+    world_clear(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -396,6 +455,8 @@ int main(void)
         cmocka_unit_test(a_lost_lease_aborts_the_attempt_and_its_outcome_is_not_written),
         cmocka_unit_test(long_jobs_are_not_hoarded),
         cmocka_unit_test(leases_are_kept_while_a_job_runs_longer_than_one),
+        cmocka_unit_test(a_worker_that_starts_under_the_id_of_a_dead_one_rescues_its_jobs),
+        cmocka_unit_test(the_id_of_a_live_worker_is_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
