@@ -325,12 +325,16 @@ stint_code st_store_get(struct st_store *s, int64_t now_us, struct st_slice id, 
 stint_code st_store_list(struct st_store *s, const struct st_list_req *req, struct st_job_info **out,
                          size_t *n_out, uint64_t *next, stint_error *err)
 {
+    uint64_t after = 0; /* next may be &req->after */
+    stint_code code;
+
     *out = NULL;
     *n_out = 0;
-    *next = 0;
     if (req->limit == 0 || req->limit > LIST_MAX)
         return st_fail(err, STINT_EINVAL, "a list has 1 to %d jobs", LIST_MAX);
-    return s->ops->list(s, req, out, n_out, next, err);
+    code = s->ops->list(s, req, out, n_out, &after, err);
+    *next = code ? 0 : after;
+    return code;
 }
 
 stint_code st_store_queues(struct st_store *s, int64_t now_us, struct st_queue_info **out, size_t *n_out, stint_error *err)

@@ -1,0 +1,540 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * case_claim.c - which jobs a claim gives, in which order, and what it writes.
+ */
+#include "suite.h"
+
+/* Claims one by one and checks the types in order: "a b c" */
+static void order_is(struct t *t, struct st_store *s, int64_t now, const char *types)
+{
+    struct st_job *job;
+    char got[512] = "";
+
+    while ((job = test_claim(t, s, now, 10 * SEC))) {
+        strcat(got, got[0] ? " " : "");
+        strcat(got, job->type);
+        st_job_free(job);
+    }
+    assert_string_equal(got, types);
+}
+
+static void add(struct t *t, struct st_store *s, const char *type, const char *queue, int priority,
+                int64_t due)
+{
+    struct st_new_job j = test_job(t, type);
+
+    j.queue = S(queue);
+    j.priority = priority;
+    j.due_us = due;
+    test_add(t, s, T0, j);
+}
+
+/* ---- order -------------------------------------------------------------------------------------- */
+
+TEST(higher_priorities_come_first)
+{
+    struct st_store *s = test_store(t);
+
+    NEEDS(t, s, ST_CAP_PRIORITY);
+    add(t, s, "low", "q", -5, T0);
+    add(t, s, "high", "q", 32767, T0);
+    add(t, s, "least", "q", -32768, T0);
+    add(t, s, "middle", "q", 0, T0);
+    order_is(t, s, T0, "high middle low least");
+}
+
+TEST(equal_priorities_come_in_order_of_their_due_time)
+{
+    struct st_store *s = test_store(t);
+
+    NEEDS(t, s, ST_CAP_DUE_ORDER);
+    add(t, s, "third", "q", 0, T0 - 1 * SEC);
+    add(t, s, "first", "q", 0, T0 - 9 * SEC);
+    add(t, s, "second", "q", 0, T0 - 5 * SEC);
+    order_is(t, s, T0, "first second third");
+}
+
+TEST(equal_due_times_come_in_order_of_their_ids)
+{
+    static const char *const ids[] = {"c", "a", "d", "b"};
+    struct st_store *s = test_store(t);
+    struct st_new_job j;
+
+    NEEDS(t, s, ST_CAP_DUE_ORDER);
+    for (int i = 0; i < 4; i++) {
+        j = test_job(t, ids[i]); /* several types: the order holds across them */
+        j.id = S(ids[i]);
+        j.due_us = T0;
+        test_add(t, s, T0, j);
+    }
+    order_is(t, s, T0, "a b c d");
+}
+
+/* Many types merged into one order, in one batch. */
+TEST(a_batch_over_many_types_is_in_order)
+{
+    struct st_store *s = test_store(t);
+    struct st_claim_req req = test_req(T0, "w1", 200);
+    struct st_job *jobs[200];
+    char type[16];
+    size_t n;
+
+    NEEDS(t, s, ST_CAP_PRIORITY);
+    NEEDS(t, s, ST_CAP_DUE_ORDER);
+    for (int i = 0; i < 200; i++) {
+        snprintf(type, sizeof(type), "t%d", (i * 7) % 5);
+        add(t, s, type, "q", (i * 13) % 4, T0 - (i * 17) % 50);
+    }
+    OK(st_store_claim(s, &req, jobs, &n, NULL));
+    assert_int_equal(n, 200);
+    for (size_t i = 1; i < n; i++) {
+        const struct st_job *a = jobs[i - 1], *b = jobs[i];
+
+        assert_true(a->priority > b->priority ||
+                    (a->priority == b->priority &&
+                     (a->due_us < b->due_us ||
+                      (a->due_us == b->due_us && strcmp(a->id, b->id) < 0))));
+    }
+    for (size_t i = 0; i < n; i++)
+        st_job_free(jobs[i]);
+}
+
+TEST(queues_are_served_in_the_order_asked_for)
+{
+    const struct st_slice queues[] = {S("second"), S("first")};
+    struct st_store *s = test_store(t);
+    struct st_claim_req req = test_req(T0, "w1", 3);
+    struct st_job *jobs[3];
+    size_t n;
+
+    add(t, s, "a", "first", 0, T0);
+    add(t, s, "b", "second", 0, T0);
+    add(t, s, "c", "third", 0, T0);
+    req.queues = queues;
+    req.n_queues = 2;
+    OK(st_store_claim(s, &req, jobs, &n, NULL));
+    assert_int_equal(n, 2); /* nobody asked for the third */
+    assert_string_equal(jobs[0]->type, "b");
+    assert_string_equal(jobs[1]->type, "a");
+    st_job_free(jobs[0]);
+    st_job_free(jobs[1]);
+}
+
+TEST(a_parent_queue_means_its_subs_too)
+{
+    const struct st_slice parent[] = {S("post")}, sub[] = {S("post.fast")};
+    struct st_store *s = test_store(t);
+    struct st_claim_req req = test_req(T0, "w1", 10);
+
+    add(t, s, "a", "post", 0, T0);
+    add(t, s, "b", "post.fast", 0, T0);
+    add(t, s, "c", "post.slow", 0, T0);
+    add(t, s, "d", "poster", 0, T0);
+    req.n_queues = 1;
+    req.queues = sub;
+    assert_int_equal(test_claim_count(s, &req), 1);
+    req.queues = parent;
+    assert_int_equal(test_claim_count(s, &req), 2);
+    assert_int_equal(test_count(s, T0, "poster", ST_SHOW_PENDING), 1);
+}
+
+TEST(a_sub_named_before_its_parent_is_served_first)
+{
+    const struct st_slice queues[] = {S("post.slow"), S("post")};
+    struct st_store *s = test_store(t);
+    struct st_claim_req req = test_req(T0, "w1", 3);
+    struct st_job *jobs[3];
+    size_t n;
+
+    add(t, s, "a", "post.fast", 0, T0 - 5);
+    add(t, s, "b", "post.slow", 0, T0);
+    req.queues = queues;
+    req.n_queues = 2;
+    OK(st_store_claim(s, &req, jobs, &n, NULL));
+    assert_int_equal(n, 2);
+    assert_string_equal(jobs[0]->type, "b");
+    assert_string_equal(jobs[1]->type, "a");
+    st_job_free(jobs[0]);
+    st_job_free(jobs[1]);
+}
+
+TEST(all_queues_are_one_when_none_is_named)
+{
+    struct st_store *s = test_store(t);
+
+    NEEDS(t, s, ST_CAP_PRIORITY);
+    add(t, s, "a", "one", 1, T0);
+    add(t, s, "b", "two", 3, T0);
+    add(t, s, "c", "three", 2, T0);
+    order_is(t, s, T0, "b c a");
+}
+
+/* ---- types -------------------------------------------------------------------------------------- */
+
+static const struct st_policy quick = {.max_attempts = 7, .timeout_us = 4 * SEC, .multiplier = 1};
+static const struct st_policy slow = {.max_attempts = 2, .timeout_us = 9 * SEC, .multiplier = 1};
+
+TEST(only_the_types_asked_for_are_given)
+{
+    const struct st_type_rule rules[] = {{.pattern = S("mail"), .policy = quick},
+                                         {.pattern = S("image.*"), .policy = slow}};
+    struct st_store *s = test_store(t);
+    struct st_claim_req req = test_req(T0, "w1", 10);
+
+    NEEDS(t, s, ST_CAP_TYPE_FILTER);
+    add(t, s, "mail", "q", 0, T0);
+    add(t, s, "mailx", "q", 0, T0);
+    add(t, s, "image.crop", "q", 0, T0);
+    add(t, s, "image.", "q", 0, T0);
+    add(t, s, "imag", "q", 0, T0);
+    req.types = rules;
+    req.n_types = 2;
+    assert_int_equal(test_claim_count(s, &req), 3);
+    assert_int_equal(test_claim_count(s, &req), 0);
+    order_is(t, s, T0, "mailx imag");
+}
+
+TEST(the_most_specific_rule_gives_policy_and_lease)
+{
+    const struct st_type_rule rules[] = {
+        {.pattern = S("*"), .policy = slow, .lease_us = 30 * SEC},
+        {.pattern = S("mail.*"), .policy = slow, .lease_us = 40 * SEC},
+        {.pattern = S("mail.send"), .policy = quick},
+        {.pattern = S("mail.s*"), .policy = slow, .lease_us = 50 * SEC},
+    };
+    struct st_store *s = test_store(t);
+    struct st_claim_req req = test_req(T0, "w1", 1);
+    struct st_job *job;
+    size_t n;
+
+    NEEDS(t, s, ST_CAP_TYPE_FILTER);
+    req.types = rules;
+    req.n_types = 4;
+    add(t, s, "mail.send", "q", 0, T0);
+    OK(st_store_claim(s, &req, &job, &n, NULL));
+    assert_int_equal(n, 1);
+    assert_int_equal(job->policy.max_attempts, 7);
+    assert_int_equal(job->policy.timeout_us, 4 * SEC);
+    assert_int_equal(job->lease_us, 10 * SEC); /* the rule has none: the request's */
+    assert_int_equal(job->lease_until_us, T0 + 10 * SEC);
+    st_job_free(job);
+    add(t, s, "mail.save", "q", 0, T0);
+    OK(st_store_claim(s, &req, &job, &n, NULL));
+    assert_int_equal(n, 1);
+    assert_int_equal(job->lease_us, 50 * SEC);
+    assert_int_equal(job->lease_until_us, T0 + 50 * SEC);
+    st_job_free(job);
+}
+
+TEST(a_rule_for_a_queue_goes_before_one_for_all)
+{
+    const struct st_type_rule rules[] = {
+        {.pattern = S("mail"), .policy = slow},
+        {.pattern = S("*"), .queue = S("post"), .policy = quick},
+    };
+    struct st_store *s = test_store(t);
+    struct st_claim_req req = test_req(T0, "w1", 1);
+    struct st_job *job;
+    size_t n;
+
+    NEEDS(t, s, ST_CAP_TYPE_FILTER);
+    req.types = rules;
+    req.n_types = 2;
+    add(t, s, "mail", "post.fast", 0, T0);
+    add(t, s, "sms", "other", 0, T0);
+    OK(st_store_claim(s, &req, &job, &n, NULL));
+    assert_int_equal(n, 1);
+    assert_int_equal(job->policy.max_attempts, 7);
+    st_job_free(job);
+    assert_int_equal(test_claim_count(s, &req), 0); /* sms elsewhere has no rule */
+}
+
+TEST(a_jobs_own_values_go_before_the_types)
+{
+    const struct st_type_rule rules[] = {{.pattern = S("mail"), .policy = quick}};
+    struct st_store *s = test_store(t);
+    struct st_claim_req req = test_req(T0, "w1", 1);
+    struct st_new_job j = test_job(t, "mail");
+    struct st_job_info i;
+    struct st_job *job;
+    size_t n;
+
+    j.max_attempts = 0;
+    j.timeout_us = 0;
+    test_add(t, s, T0, j);
+    req.types = rules;
+    req.n_types = 1;
+    OK(st_store_claim(s, &req, &job, &n, NULL));
+    assert_int_equal(job->policy.max_attempts, 0);
+    assert_int_equal(job->policy.timeout_us, 0);
+    st_job_free(job);
+    i = test_get(s, T0, j.id.p);
+    assert_int_equal(i.max_attempts, 0);
+    assert_int_equal(i.timeout_us, 0);
+    assert_int_equal(i.deadline_us, 0);
+    st_job_info_clear(&i);
+}
+
+TEST(the_types_values_are_kept_with_the_claim)
+{
+    const struct st_type_rule rules[] = {{.pattern = S("mail"), .policy = quick}};
+    struct st_store *s = test_store(t);
+    struct st_claim_req req = test_req(T0, "w1", 1);
+    const char *id = test_enqueue(t, s, "mail");
+    struct st_job_info i;
+
+    req.types = rules;
+    req.n_types = 1;
+    assert_int_equal(test_claim_count(s, &req), 1);
+    i = test_get(s, T0, id);
+    assert_int_equal(i.max_attempts, 7);
+    assert_int_equal(i.timeout_us, 4 * SEC);
+    assert_int_equal(i.deadline_us, T0 + 4 * SEC);
+    st_job_info_clear(&i);
+}
+
+/* ---- due ---------------------------------------------------------------------------------------- */
+
+TEST(a_job_is_not_given_before_it_is_due)
+{
+    struct st_store *s = test_store(t);
+
+    add(t, s, "mail", "q", 0, T0 + 5 * SEC);
+    assert_null(test_claim(t, s, T0 + 5 * SEC - 1, 10 * SEC));
+    order_is(t, s, T0 + 5 * SEC, "mail");
+}
+
+TEST(a_delay_counts_from_the_enqueue)
+{
+    struct st_store *s = test_store(t);
+    struct st_new_job j = test_job(t, "mail");
+    struct st_job_info i;
+
+    j.delay_us = 7 * SEC;
+    test_add(t, s, T0, j);
+    i = test_get(s, T0, j.id.p);
+    assert_int_equal(i.due_us, T0 + 7 * SEC);
+    st_job_info_clear(&i);
+    assert_null(test_claim(t, s, T0 + 6 * SEC, 10 * SEC));
+    order_is(t, s, T0 + 7 * SEC, "mail");
+}
+
+TEST(what_has_become_due_is_given_in_its_order)
+{
+    struct st_store *s = test_store(t);
+
+    NEEDS(t, s, ST_CAP_PRIORITY);
+    add(t, s, "later", "q", 0, T0 + 9 * SEC);
+    add(t, s, "urgent", "q", 5, T0 + 8 * SEC);
+    add(t, s, "sooner", "q", 0, T0 + 3 * SEC);
+    add(t, s, "far", "q", 9, T0 + 99 * SEC);
+    order_is(t, s, T0 + 10 * SEC, "urgent sooner later");
+}
+
+/* More than any one step promotes at once. */
+TEST(very_many_overdue_jobs_are_all_given)
+{
+    enum { N = 2500 };
+    struct st_store *s = test_store(t);
+    struct st_new_job *jobs = calloc(N, sizeof(*jobs));
+    struct st_enqueued *out = calloc(N, sizeof(*out));
+    struct st_claim_req req = test_req(T0 + 60 * SEC, "w1", 500);
+    size_t total = 0, n;
+
+    assert_non_null(jobs);
+    assert_non_null(out);
+    for (int i = 0; i < N; i++) {
+        jobs[i] = test_job(t, "mail");
+        jobs[i].due_us = T0 + (i % 50) * SEC + 1;
+    }
+    OK(st_store_enqueue(s, T0, jobs, N, out, NULL));
+    while ((n = test_claim_count(s, &req)) > 0)
+        total += n;
+    assert_int_equal(total, N);
+    free(jobs);
+    free(out);
+}
+
+TEST(next_due_is_the_earliest_job_still_to_come)
+{
+    struct st_store *s = test_store(t);
+    int64_t due;
+
+    OK(st_store_next_due(s, T0, &due, NULL));
+    assert_int_equal(due, 0);
+    test_enqueue(t, s, "now");
+    OK(st_store_next_due(s, T0, &due, NULL));
+    assert_int_equal(due, 0); /* what is due already is no reason to wait */
+    add(t, s, "later", "q", 0, T0 + 9 * SEC);
+    add(t, s, "sooner", "other", 0, T0 + 4 * SEC);
+    OK(st_store_next_due(s, T0, &due, NULL));
+    assert_int_equal(due, T0 + 4 * SEC);
+}
+
+/* ---- what a claim writes -------------------------------------------------------------------------- */
+
+TEST(a_claimed_job_carries_all_it_needs)
+{
+    struct st_store *s = test_store(t);
+    struct st_new_job j = test_job(t, "mail");
+    struct st_job_info i;
+    struct st_job *job;
+
+    j.queue = S("post.fast");
+    j.meta = S("{\"a\":1}");
+    j.priority = 3;
+    test_add(t, s, T0, j);
+    job = test_claim(t, s, T0 + 2 * SEC, 10 * SEC);
+    assert_string_equal(job->id, j.id.p);
+    assert_string_equal(job->type, "mail");
+    assert_string_equal(job->queue, "post.fast");
+    assert_true(st_slice_is(job->payload, "{}"));
+    assert_true(st_slice_is(job->meta, "{\"a\":1}"));
+    assert_int_equal(job->fence, 1);
+    assert_int_equal(job->attempt, 1);
+    assert_int_equal(job->priority, 3);
+    assert_int_equal(job->state, ST_RUNNING);
+    assert_int_equal(job->created_us, T0);
+    assert_int_equal(job->due_us, T0);
+    assert_int_equal(job->lease_us, 10 * SEC);
+    assert_int_equal(job->lease_until_us, T0 + 12 * SEC);
+    i = test_get(s, T0 + 2 * SEC, job->id);
+    assert_int_equal(i.shown, ST_SHOW_RUNNING);
+    assert_int_equal(i.attempt, 1);
+    assert_int_equal(i.fence, 1);
+    assert_string_equal(i.worker, "w1");
+    assert_int_equal(i.started_us, T0 + 2 * SEC);
+    assert_int_equal(i.lease_until_us, T0 + 12 * SEC);
+    assert_int_equal(i.n_attempts, 1);
+    assert_null(i.attempts[0].outcome); /* it is going on */
+    assert_int_equal(i.attempts[0].started_us, T0 + 2 * SEC);
+    assert_string_equal(i.attempts[0].worker, "w1");
+    st_job_info_clear(&i);
+    st_job_free(job);
+}
+
+TEST(the_first_n_run_jobs_are_running_and_the_others_claimed)
+{
+    struct st_store *s = test_store(t);
+    struct st_claim_req req = test_req(T0, "w1", 5);
+    struct st_job *jobs[5];
+    size_t n;
+
+    for (int i = 0; i < 5; i++)
+        test_enqueue(t, s, i % 2 ? "mail" : "sms");
+    req.n_run = 2;
+    OK(st_store_claim(s, &req, jobs, &n, NULL));
+    assert_int_equal(n, 5);
+    for (size_t i = 0; i < n; i++) {
+        assert_int_equal(jobs[i]->state, i < 2 ? ST_RUNNING : ST_CLAIMED);
+        assert_int_equal(test_shown(s, T0, jobs[i]->id), i < 2 ? ST_SHOW_RUNNING : ST_SHOW_CLAIMED);
+        st_job_free(jobs[i]);
+    }
+}
+
+TEST(a_prefetched_job_has_not_started)
+{
+    struct st_store *s = test_store(t);
+    struct st_job_info i;
+    struct st_job *job;
+
+    test_enqueue(t, s, "mail");
+    job = test_prefetch(t, s, T0, 10 * SEC);
+    i = test_get(s, T0, job->id);
+    assert_int_equal(i.started_us, 0);
+    assert_int_equal(i.deadline_us, 0);
+    assert_int_equal(i.attempt, 1); /* charged at the claim */
+    assert_int_equal(i.lease_until_us, T0 + 10 * SEC);
+    st_job_info_clear(&i);
+    st_job_free(job);
+}
+
+TEST(a_job_is_given_once)
+{
+    struct st_store *s = test_store(t), *other = test_store(t);
+    struct st_job *job;
+
+    test_enqueue(t, s, "mail");
+    job = test_claim(t, s, T0, 10 * SEC);
+    assert_non_null(job);
+    assert_null(test_claim_as(t, other, T0, 10 * SEC, "w2"));
+    assert_null(test_claim_as(t, other, T0 + 99 * SEC, 10 * SEC, "w2")); /* expired: to be reaped first */
+    st_job_free(job);
+}
+
+TEST(a_claim_gives_at_most_n)
+{
+    struct st_store *s = test_store(t);
+    struct st_claim_req req = test_req(T0, "w1", 3);
+
+    for (int i = 0; i < 7; i++)
+        test_enqueue(t, s, "mail");
+    assert_int_equal(test_claim_count(s, &req), 3);
+    assert_int_equal(test_claim_count(s, &req), 3);
+    assert_int_equal(test_claim_count(s, &req), 1);
+    assert_int_equal(test_claim_count(s, &req), 0);
+}
+
+/* ---- pause -------------------------------------------------------------------------------------- */
+
+TEST(a_paused_queue_gives_nothing_until_it_is_resumed)
+{
+    struct st_store *s = test_store(t);
+
+    add(t, s, "a", "one", 0, T0);
+    add(t, s, "b", "two", 0, T0);
+    OK(st_store_pause(s, T0, S("one"), true, NULL));
+    OK(st_store_pause(s, T0, S("one"), true, NULL)); /* twice is once */
+    order_is(t, s, T0, "b");
+    OK(st_store_pause(s, T0, S("one"), false, NULL));
+    order_is(t, s, T0, "a");
+}
+
+TEST(a_paused_parent_holds_its_subs_back)
+{
+    struct st_store *s = test_store(t);
+
+    add(t, s, "a", "post.fast", 0, T0);
+    add(t, s, "b", "post", 0, T0);
+    OK(st_store_pause(s, T0, S("post"), true, NULL));
+    order_is(t, s, T0, "");
+}
+
+TEST(a_paused_sub_leaves_its_parent_alone)
+{
+    struct st_store *s = test_store(t);
+
+    add(t, s, "a", "post.fast", 0, T0);
+    add(t, s, "b", "post", 0, T0);
+    add(t, s, "c", "post.slow", 0, T0);
+    OK(st_store_pause(s, T0, S("post.fast"), true, NULL));
+    order_is(t, s, T0, "b c");
+}
+
+TEST(a_queue_may_be_paused_before_it_has_jobs)
+{
+    struct st_store *s = test_store(t);
+    struct st_queue_info *q;
+    size_t n;
+
+    OK(st_store_pause(s, T0, S("future"), true, NULL));
+    add(t, s, "a", "future", 0, T0);
+    order_is(t, s, T0, "");
+    OK(st_store_queues(s, T0, &q, &n, NULL));
+    assert_int_equal(n, 1);
+    assert_string_equal(q[0].name, "future");
+    assert_true(q[0].paused);
+    free(q);
+}
+
+TEST(what_runs_goes_on_when_its_queue_is_paused)
+{
+    struct st_store *s = test_store(t);
+    struct st_job *job;
+
+    test_enqueue(t, s, "mail");
+    job = test_claim(t, s, T0, 10 * SEC);
+    OK(st_store_pause(s, T0, S("default"), true, NULL));
+    OK(test_finish(s, T0, job, ST_OUT_SUCCEEDED));
+    st_job_free(job);
+}
