@@ -89,8 +89,7 @@ struct cli {
     /* the global options, resolved */
     const char *store_flag, *config_flag; /* as given, or NULL */
     bool json;
-    int store_timeout_ms; /* 5000 */
-    bool store_timeout_given;
+    int store_timeout_ms;               /* 5000 */
     const char *log_level, *log_format; /* flag or environment, checked; NULL = not given */
     const char *color;                  /* "auto", "always", "never" */
     bool color_out, color_err;          /* may stdout, stderr be coloured? */
@@ -142,11 +141,9 @@ void cli_warn(struct cli *c, const char *fmt, ...) ST_PRINTF(2, 3);
 /* ---- settings and store -------------------------------------------------------------- */
 
 /* stint.yaml (--config, $STINT_CONFIG, ./stint.yaml) and the environment over the defaults.  Read
- * once; flags of the command are the command's to lay over it.  Programs are not checked: worker,
- * dev and doctor call st_config_read with check_programs themselves (see cli_settings_checked). */
+ * once; flags of the command are the command's to lay over it.  Programs are not looked for: that
+ * is for whoever runs them. */
 struct st_settings *cli_settings(struct cli *c);
-/* The same, and every configured program must be there. */
-struct st_settings *cli_settings_checked(struct cli *c);
 
 /* The store's URL by the rule of precedence; dev leaves DATABASE_URL and REDIS_URL out. */
 const char *cli_store_url(struct cli *c, bool dev);

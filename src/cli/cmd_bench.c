@@ -513,7 +513,7 @@ static const struct cli_option options[] = {
     {"samples", 0, "N", OPT_SAMPLES, "pickups to measure (1000)"},
     {"payload", 0, "BYTES", OPT_PAYLOAD, "size of a payload (60)"},
     {"idle-seconds", 0, "N", OPT_SECONDS, "how long to watch an idle worker (10)"},
-    {"limit", 0, "N", OPT_LIMIT, "stop draining after N jobs (when there are none left)"},
+    {"limit", 0, "N", OPT_LIMIT, "stop draining after about N jobs (all)"},
     {"only", 0, "PARTS", OPT_ONLY, "some of enqueue,batch,drain,pickup,idle"},
     {0},
 };

@@ -125,34 +125,22 @@ void cli_warn(struct cli *c, const char *fmt, ...)
 
 /* ---- settings ----------------------------------------------------------------------- */
 
-static struct st_settings *read_settings(struct cli *c, bool check_programs)
+struct st_settings *cli_settings(struct cli *c)
 {
     const char *path = st_config_find(c->config_flag);
     stint_error err;
 
+    if (c->have_settings)
+        return &c->settings;
     st_settings_clear(&c->settings);
     st_settings_init(&c->settings);
-    c->have_settings = false;
-    if (path && st_config_read(path, check_programs, &c->settings, &err)) {
-        cli_fail(c, &err);
-        return NULL;
-    }
-    if (st_config_env(&c->settings, &err)) {
+    if ((path && st_config_read(path, false, &c->settings, &err)) ||
+        st_config_env(&c->settings, &err)) {
         cli_fail(c, &err);
         return NULL;
     }
     c->have_settings = true;
     return &c->settings;
-}
-
-struct st_settings *cli_settings(struct cli *c)
-{
-    return c->have_settings ? &c->settings : read_settings(c, false);
-}
-
-struct st_settings *cli_settings_checked(struct cli *c)
-{
-    return read_settings(c, true);
 }
 
 /* ---- store -------------------------------------------------------------------------- */

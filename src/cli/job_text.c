@@ -14,7 +14,8 @@
 
 #define SHOWN_MAX 2000 /* bytes of a payload or result */
 
-char *cli_bytes_text(struct st_slice bytes, size_t max)
+/* Bytes of a user's for people: one line, cut to max bytes, fit for a terminal.  For free(). */
+static char *bytes_text(struct st_slice bytes, size_t max)
 {
     size_t n = bytes.len > max ? max : bytes.len;
     char *out;
@@ -68,7 +69,7 @@ static void line_bytes(const char *label, struct st_slice bytes)
 
     if (!bytes.p)
         return;
-    text = cli_bytes_text(bytes, SHOWN_MAX);
+    text = bytes_text(bytes, SHOWN_MAX);
     line(label, text ? text : "(no memory)");
     free(text);
 }
@@ -94,7 +95,7 @@ static void line_error(const struct st_job_info *info)
 
     if (info->error_kind == ST_KIND_NONE)
         return;
-    text = cli_bytes_text(st_slice_cstr(info->error_message ? info->error_message : ""), SHOWN_MAX);
+    text = bytes_text(st_slice_cstr(info->error_message ? info->error_message : ""), SHOWN_MAX);
     printf("  %-12s %s: %s\n", "error", st_kind_name(info->error_kind), text ? text : "");
     free(text);
 }
@@ -136,7 +137,7 @@ static void attempt_row(struct cli_table *t, const struct st_attempt_info *a, in
     else
         cli_table_cell(t, "-");
     cli_table_cell(t, "%s", a->worker ? a->worker : "-");
-    message = a->message ? cli_bytes_text(st_slice_cstr(a->message), 60) : NULL;
+    message = a->message ? bytes_text(st_slice_cstr(a->message), 60) : NULL;
     cli_table_cell(t, "%s%s%s", st_kind_name(a->kind), message ? ": " : "", message ? message : "");
     free(message);
 }
@@ -229,7 +230,7 @@ static void note_cell(struct cli_table *t, const struct st_job_info *j, int64_t 
         return;
     case ST_SHOW_FAILED:
         if (j->error_message)
-            message = cli_bytes_text(st_slice_cstr(j->error_message), 60);
+            message = bytes_text(st_slice_cstr(j->error_message), 60);
         cli_table_cell(t, "%s%s%s", st_kind_name(j->error_kind), message ? ": " : "",
                        message ? message : "");
         free(message);

@@ -14,9 +14,6 @@ int cli_job_print(struct cli *c, const struct st_job_info *info, int64_t now_us)
 /* A page of jobs, as JSON or as a table; frees the list. */
 int cli_jobs_print(struct cli *c, struct st_job_info *list, size_t n, uint64_t next,
                    int64_t now_us);
-/* Bytes of a user's for people: one line, cut to max characters, control characters as '?'.  For
- * free(). */
-char *cli_bytes_text(struct st_slice bytes, size_t max);
 
 /* Reads one job; false has said why not. */
 bool cli_job_get(struct cli *c, const char *id, struct st_job_info *info);

@@ -144,12 +144,11 @@ static int run(struct cli *c)
 }
 
 /* Output that could not be written is a failure, whatever else went well. */
-static int flushed(struct cli *c, int code)
+static int flushed(int code)
 {
     if (fflush(stdout) == 0 && !ferror(stdout))
         return code;
     fprintf(stderr, "stint: cannot write to standard output\n");
-    (void)c;
     return code ? code : CLI_FAILED;
 }
 
@@ -164,5 +163,5 @@ int main(int argc, char **argv)
         return c.exit;
     code = run(&c);
     cli_clear(&c);
-    return flushed(&c, code);
+    return flushed(code);
 }

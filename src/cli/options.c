@@ -273,7 +273,6 @@ static bool global_option(struct cli *c, int id, const char *arg)
             return false;
         us = us > ST_DAY ? ST_DAY : us;
         c->store_timeout_ms = us < ST_MS ? 1 : (int)(us / ST_MS);
-        c->store_timeout_given = true;
         return true;
     case OPT_LOG_LEVEL:
         c->log_level = arg;
