@@ -259,6 +259,7 @@ struct st_sq {
     struct st_sq_lanes lanes;  /* what the read connection has seen */
     int wake_fd;               /* eventfd: interrupt */
     int inotify_fd;            /* -1 = not yet, -2 = not available */
+    int64_t look_until_us;     /* something was written: look closely until then */
     int64_t seen_version;      /* data_version when wait last returned; -1 = never */
     bool sync_normal;
 };

@@ -104,49 +104,43 @@ static enum event sleep_until(struct st_sq *s, int64_t until)
     return EV_WAL;
 }
 
-/* After an event: the commit it belongs to becomes visible soon.  *moved, or interrupted. */
-static stint_code look_closely(struct st_sq *s, struct st_sq_conn *c, bool *moved, bool *interrupted,
-                               stint_error *err)
+/* How long to sleep before the next look: in short, growing steps while a commit may be about to become
+ * visible, else long. */
+static int64_t nap(const struct st_sq *s, int64_t now, int64_t *step)
 {
-    const int64_t until = st_clock_mono_us() + LOOK_TOTAL_US;
-    int64_t step = LOOK_FIRST_US;
-    int64_t now;
+    const int64_t us = *step;
 
-    *interrupted = false;
-    for (;;) {
-        if (look(s, c, moved, err))
-            return err->code;
-        now = st_clock_mono_us();
-        if (*moved || *interrupted || now >= until)
-            return STINT_OK;
-        *interrupted = sleep_until(s, now + step) == EV_INTERRUPT;
-        step = step * 3 / 2 < LOOK_MOST_US ? step * 3 / 2 : LOOK_MOST_US;
+    if (now >= s->look_until_us) {
+        *step = LOOK_FIRST_US;
+        return SLOW_LOOK_US;
     }
+    *step = us * 3 / 2 < LOOK_MOST_US ? us * 3 / 2 : LOOK_MOST_US;
+    return us;
 }
 
+/* look_until_us stays with the handle: a wait that ends early leaves the rest of the looking to the next. */
 static stint_code wait_in(struct st_sq *s, struct st_sq_conn *c, int64_t until, bool *woken,
                           stint_error *err)
 {
-    int64_t now = st_clock_mono_us(), next;
-    bool interrupted;
+    int64_t now, us, step = LOOK_FIRST_US;
     enum event ev;
 
     watch(s, c);
-    if (look(s, c, woken, err) || *woken)
-        return *woken ? STINT_OK : err->code;
-    for (; now < until; now = st_clock_mono_us()) {
-        next = until - now < SLOW_LOOK_US ? until : now + SLOW_LOOK_US;
-        ev = sleep_until(s, next);
+    for (;;) {
+        if (look(s, c, woken, err))
+            return err->code;
+        now = st_clock_mono_us();
+        if (*woken || now >= until)
+            return STINT_OK;
+        us = nap(s, now, &step);
+        ev = sleep_until(s, until - now < us ? until : now + us);
         if (ev == EV_INTERRUPT)
             return STINT_OK;
-        if (ev == EV_NONE && look(s, c, woken, err))
-            return err->code;
-        if (ev == EV_WAL && look_closely(s, c, woken, &interrupted, err))
-            return err->code;
-        if (*woken || (ev == EV_WAL && interrupted))
-            return STINT_OK;
+        if (ev == EV_WAL) {
+            s->look_until_us = st_clock_mono_us() + LOOK_TOTAL_US;
+            step = LOOK_FIRST_US;
+        }
     }
-    return STINT_OK;
 }
 
 stint_code st_sq_wait(struct st_store *store, int timeout_ms, bool *woken, stint_error *err)

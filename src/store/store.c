@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BATCH_MAX 100000
+#define BATCH_MAX 1000000
 #define LIST_MAX 100000
 
 /* ---- names -------------------------------------------------------------------------------- */
