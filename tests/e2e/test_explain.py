@@ -128,14 +128,21 @@ def test_explain_a_job_that_is_held_by_a_worker(stint):
 
 
 def test_explain_a_job_that_was_fetched_ahead(stint):
-    stint.config({"t": stint.probe("hold"), "quick": stint.sh("true")}, worker={"slots": 1})
-    with stint.worker():
-        stint.batch([{"type": "quick"}] * 200 + [{"type": "t"}] * 20)
-        until(lambda: list(stint.dir.glob("started.*")), "the first long one to start")
-        ahead = stint.json("job", "list", "--state", "claimed")["jobs"]
-        if ahead:  # how much is fetched ahead is the worker's affair
-            assert codes(stint, ahead[0]["id"]) == ["claimed"]
-        stint.go()
+    """Caught by stopping the worker again and again while it works through short jobs."""
+    stint.config({"t": {"run": ["/bin/true"]}}, worker={"slots": 1})
+    stint.batch([{"type": "t"}] * 5000)
+
+    def caught():
+        worker.signal(signal.SIGSTOP)
+        ahead = stint.json("job", "list", "--state", "claimed", "--limit", "1")["jobs"]
+        if not ahead:
+            worker.signal(signal.SIGCONT)
+        return ahead
+
+    with stint.worker() as worker:
+        (job,) = until(caught, "a job that was fetched ahead")
+        assert codes(stint, job["id"]) == ["claimed"]
+        assert "when a slot is free" in text(stint, job["id"])
 
 
 def test_explain_a_job_whose_lease_has_expired(stint):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Installing: the program, the library as C and C++ programs use it, the Makefile's manners."""
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -13,6 +14,14 @@ from kit import ROOT
 SOURCE = ROOT / "examples" / "c" / "enqueue.c"
 
 
+@contextlib.contextmanager
+def one_at_a_time():
+    """There is one build directory."""
+    with open(ROOT / "build" / "install.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def make(*args, env=None):
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
     return subprocess.run(["make", "-C", str(ROOT), *args], env={**clean, **(env or {})}, stdout=subprocess.PIPE,
@@ -21,10 +30,9 @@ def make(*args, env=None):
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """What `make install` puts under DESTDIR; one at a time, there is one build directory."""
+    """What `make install` puts under DESTDIR."""
     root = tmp_path_factory.mktemp("destdir")
-    with open(ROOT / "build" / "install.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with one_at_a_time():
         done = make("install", f"DESTDIR={root}")
     assert done.returncode == 0, done.stdout
     return root / "usr" / "local"
@@ -65,6 +73,14 @@ def test_the_shared_library_shows_only_its_public_names(installed):
     out = subprocess.run(["nm", "-D", "--defined-only", library], check=True, stdout=subprocess.PIPE, text=True).stdout
     names = {line.split()[-1].partition("@")[0] for line in out.splitlines()}
     assert names and all(name.startswith("stint_") for name in names), names
+
+
+def test_make_run_once_runs_the_examples_on_the_embedded_store(tmp_path):
+    with one_at_a_time():
+        done = make("run", "ARGS=--once", env={"STINT_STORE": f"sqlite:{tmp_path}/run.db", "DATABASE_URL": "postgres://x",
+                                               "REDIS_URL": "redis://x"})
+    assert done.returncode == 0, done.stdout
+    assert "ended as planned" in done.stdout
 
 
 def test_make_help_lists_the_targets():

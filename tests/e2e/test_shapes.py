@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The JSON that programs may rely on: exact sets of keys, formats of times, states as people see them."""
 
+import os
+import pty
 import re
+import subprocess
 
 import pytest
 
@@ -148,6 +151,23 @@ def test_no_colour_and_no_bar_without_a_terminal(stint):
     for args in (["job", "list"], ["queue", "list"], ["doctor"], ["prune"]):
         done = stint(*args, check=None)
         assert b"\x1b" not in done.out + done.err and b"\r" not in done.out + done.err
+
+
+def test_a_batch_shows_a_bar_on_a_terminal_and_wipes_it(stint):
+    (stint.dir / "jobs").write_text('{"type":"t"}\n' * 3000)
+    ours, theirs = pty.openpty()
+    process = stint.start("enqueue", "--batch", "jobs", stdout=subprocess.DEVNULL, stderr=theirs)
+    os.close(theirs)
+    seen = b""
+    while True:
+        try:
+            seen += os.read(ours, 65536)
+        except OSError:  # the other end is closed
+            break
+    os.close(ours)
+    assert process.wait(60) == 0
+    bars, _, rest = seen.rpartition(b"\r\x1b[K")
+    assert b"/3000" in bars and b"3000 added" in rest and b"[" not in rest
 
 
 @pytest.mark.parametrize("args", [[], ["enqueue"], ["worker"], ["dev"], ["job"], ["job", "show"], ["job", "list"],
