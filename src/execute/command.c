@@ -344,7 +344,7 @@ static bool body_build(const struct st_command *cmd, const struct st_job *job, i
         return false;
     if (!env_build(cmd, job, deadline_us, b, &head.envc) || b->failed) {
         st_ran_fail(why, ST_KIND_INTERNAL,
-                    "the arguments and environment of this command do not fit into memory");
+                    "the arguments and environment of this command are too large");
         return false;
     }
     head.size = (uint32_t)b->len;

@@ -21,6 +21,7 @@
  */
 #include "execute/minder.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -370,7 +371,7 @@ static void sweep(struct minder *m)
     if (sure && !killed)
         m->wait_ms = -1;
     else
-        m->wait_ms = m->wait_ms <= 0 ? 1 : m->wait_ms < 64 ? 2 * m->wait_ms : 64;
+        m->wait_ms = m->wait_ms <= 0 ? 1 : m->wait_ms < 512 ? 2 * m->wait_ms : 512;
 }
 
 static bool sweep_due(const struct minder *m)
@@ -449,6 +450,26 @@ static int stdio_null(void)
     return 0;
 }
 
+/* What the worker, or a library in it, has left open without close-on-exec. */
+static void close_others(int keep)
+{
+    DIR *dir;
+    struct dirent *e;
+
+    if ((keep == 3 || !syscall(SYS_close_range, 3U, (unsigned)keep - 1, 0U)) &&
+        !syscall(SYS_close_range, (unsigned)keep + 1, ~0U, 0U))
+        return;
+    dir = opendir("/proc/self/fd"); /* an older kernel */
+    while (dir && (e = readdir(dir))) {
+        int fd = atoi(e->d_name);
+
+        if (fd > 2 && fd != keep && fd != dirfd(dir))
+            close(fd);
+    }
+    if (dir)
+        closedir(dir);
+}
+
 static void setup_signals(sigset_t *chld)
 {
     struct sigaction ign = {.sa_handler = SIG_IGN};
@@ -473,9 +494,7 @@ static int setup(struct minder *m)
     if (m->sock < 3 || stdio_null() || fcntl(m->sock, F_SETFD, FD_CLOEXEC) ||
         prctl(PR_SET_CHILD_SUBREAPER, 1))
         return -1;
-    if (m->sock > 3)
-        syscall(SYS_close_range, 3U, (unsigned)m->sock - 1, 0U);
-    syscall(SYS_close_range, (unsigned)m->sock + 1, ~0U, 0U);
+    close_others(m->sock);
     m->sigchld = signalfd(-1, &chld, SFD_CLOEXEC | SFD_NONBLOCK);
     m->worker = (int)syscall(SYS_pidfd_open, getppid(), 0);
     return m->sigchld < 0 ? -1 : 0;

@@ -168,6 +168,8 @@ static void run_done(struct st_run *run)
     *run->prev = run->next;
     if (run->next)
         run->next->prev = run->prev;
+    if (run->payload_file)
+        unlink(run->payload_file); /* the minder's task, but it may have died or refused */
     st_runlog_finish(&run->log, &run->ran);
     if (run->why == WHY_NONE)
         st_result_fill(&run->ran, run->status, &run->stdout_buf);
@@ -393,14 +395,18 @@ const struct st_lost *st_run_lost(const struct st_run *run)
 
 bool st_run_owns(const struct st_run *run, const struct st_proc *p)
 {
-    char id[sizeof("STINT_JOB_ID=") + ST_ID_MAX], fence[sizeof("STINT_FENCE=") + 24];
-    const char *const texts[2] = {id, fence};
+    char id[sizeof("STINT_JOB_ID=") + ST_ID_MAX], fence[sizeof("STINT_FENCE=") + 24], *env;
+    size_t len;
+    bool ours;
 
     if (run->pid && (p->pid == run->pid || p->pgrp == run->pid))
         return true;
     snprintf(id, sizeof(id), "STINT_JOB_ID=%s", run->job->id);
     snprintf(fence, sizeof(fence), "STINT_FENCE=%lld", (long long)run->job->fence);
-    return st_proc_has_env(p->pid, texts, 2);
+    env = st_proc_env(p->pid, &len);
+    ours = st_env_has(env, len, id) && st_env_has(env, len, fence);
+    free(env);
+    return ours;
 }
 
 void st_run_minder_died(struct st_run *run, const struct st_lost *lost)
@@ -408,8 +414,6 @@ void st_run_minder_died(struct st_run *run, const struct st_lost *lost)
     run->link = NULL;
     run->lost = lost;
     give_reason(run, WHY_MINDER);
-    if (run->payload_file)
-        unlink(run->payload_file);
     pipe_close(&run->in, &run->in_open);
     uv_timer_stop(&run->timer);
 }
@@ -630,13 +634,13 @@ stint_code st_exec_run(struct st_exec *x, const struct st_command *cmd, const st
         *out = run;
         return STINT_OK;
     }
-    st_runlog_open(&run->log, x->logs_dir, job, x->limits.output);
     rc = start(run, &prep, err);
     if (rc != STINT_OK) {
         st_prepared_clear(&prep);
         run_discard(run);
         return rc;
     }
+    st_runlog_open(&run->log, x->logs_dir, job, x->limits.output);
     run->payload_file = prep.payload_file;
     prep.payload_file = NULL;
     st_prepared_clear(&prep);

@@ -145,7 +145,7 @@ void st_procs_tops(struct st_procs *ps, pid_t root)
     }
 }
 
-static bool env_has(const char *env, size_t len, const char *text)
+bool st_env_has(const char *env, size_t len, const char *text)
 {
     size_t want = strlen(text);
 
@@ -159,42 +159,30 @@ static bool env_has(const char *env, size_t len, const char *text)
     return false;
 }
 
-static char *read_all(const char *path, size_t max, size_t *len)
+char *st_proc_env(pid_t pid, size_t *len)
 {
-    size_t cap = 4096, n = 0;
-    char *mem = malloc(cap);
-    ssize_t got = 0;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    size_t cap = 4096;
+    char path[40], *mem = malloc(cap);
+    ssize_t got;
+    int fd;
 
-    while (mem && fd >= 0 && (got = read(fd, mem + n, cap - n)) > 0) {
-        n += (size_t)got;
-        if (n == cap && cap < max) {
-            char *more = realloc(mem, cap *= 2);
+    *len = 0;
+    snprintf(path, sizeof(path), "/proc/%d/environ", (int)pid);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    while (mem && fd >= 0 && (got = read(fd, mem + *len, cap - *len)) > 0) {
+        char *more;
 
-            if (!more)
-                break;
-            mem = more;
-        }
+        *len += (size_t)got;
+        if (*len < cap)
+            continue;
+        if (cap >= ENVIRON_MAX || !(more = realloc(mem, 2 * cap)))
+            break;
+        mem = more;
+        cap *= 2;
     }
     if (fd >= 0)
         close(fd);
-    *len = n;
     return mem;
-}
-
-bool st_proc_has_env(pid_t pid, const char *const *texts, size_t n)
-{
-    char path[40];
-    size_t len;
-    char *env;
-    bool all = true;
-
-    snprintf(path, sizeof(path), "/proc/%d/environ", (int)pid);
-    env = read_all(path, ENVIRON_MAX, &len);
-    for (size_t i = 0; i < n && all; i++)
-        all = env && env_has(env, len, texts[i]);
-    free(env);
-    return all;
 }
 
 void st_proc_signal(const struct st_proc *p, int sig)
@@ -203,7 +191,7 @@ void st_proc_signal(const struct st_proc *p, int sig)
     int fd = (int)syscall(SYS_pidfd_open, p->pid, 0);
 
     if (fd < 0) {
-        if (errno == ENOSYS && st_proc_read(p->pid, &now) && now.start == p->start)
+        if (errno != ESRCH && st_proc_read(p->pid, &now) && now.start == p->start)
             kill(p->pid, sig);
         return;
     }

@@ -42,9 +42,11 @@ static inline bool st_proc_dead(const struct st_proc *p)
     return p->state == 'Z' || p->state == 'X';
 }
 
-/* Does its environment have all of these "NAME=value" texts?  An environment that cannot be read
- * has none. */
-bool st_proc_has_env(pid_t pid, const char *const *texts, size_t n);
+/* The environment a process was started with, NUL after each text; free() it.  NULL with *len 0
+ * if it cannot be read. */
+char *st_proc_env(pid_t pid, size_t *len);
+/* Is this "NAME=value" in it? */
+bool st_env_has(const char *env, size_t len, const char *text);
 
 /* Send sig to exactly this process: one that has its number by now is left alone. */
 void st_proc_signal(const struct st_proc *p, int sig);

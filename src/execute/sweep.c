@@ -108,16 +108,20 @@ static struct st_orphan *orphan_find(const struct st_sweep *s, pid_t pid)
 /* Whose is it?  0: nobody can tell. */
 static uint64_t owner_of(const struct st_sweep *s, const struct st_proc *p)
 {
+    uint64_t owner = 0;
+    size_t len;
+    char *env;
+
     for (size_t i = 0; i < s->n_runs; i++)
         if (s->runs[i].pid == p->pgrp)
             return s->runs[i].tag;
-    for (size_t i = 0; i < s->n_runs; i++) {
-        const char *const texts[2] = {s->runs[i].env[0], s->runs[i].env[1]};
-
-        if (texts[0] && texts[1] && st_proc_has_env(p->pid, texts, 2))
-            return s->runs[i].tag;
-    }
-    return 0;
+    env = st_proc_env(p->pid, &len);
+    for (size_t i = 0; i < s->n_runs && !owner; i++)
+        if (s->runs[i].env[0] && st_env_has(env, len, s->runs[i].env[0]) &&
+            s->runs[i].env[1] && st_env_has(env, len, s->runs[i].env[1]))
+            owner = s->runs[i].tag;
+    free(env);
+    return owner;
 }
 
 static bool orphan_add(struct st_sweep *s, const struct st_proc *p)

@@ -99,7 +99,7 @@ int fx_setup(void **state)
     assert_int_equal(uv_loop_init(&fx->loop), 0); /* the first loop opens a pipe that stays */
     assert_int_equal(uv_loop_close(&fx->loop), 0);
     fx->fds_before = fx_open_fds();
-    strcpy(fx->dir, "/tmp/stint-test-XXXXXX");
+    strcpy(fx->dir, "/tmp/stint-execute-XXXXXX");
     assert_non_null(mkdtemp(fx->dir));
     assert_int_equal(uv_loop_init(&fx->loop), 0);
     fx->opt.limits = st_limits_default;

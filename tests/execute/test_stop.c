@@ -363,7 +363,6 @@ static void one_that_runs_away_by_forking_is_caught(void **state)
     for (int round = 0; round < 3; round++) {
         struct st_procs ps = {0};
         char fence[40];
-        const char *texts[1] = {fence};
 
         fx_job_sh(&j, "\"$1\" --hopper & \"$1\" --hopper & exec \"$1\" --hopper", "");
         j.argv[3] = strdup("sh");
@@ -381,8 +380,13 @@ static void one_that_runs_away_by_forking_is_caught(void **state)
         fx_wait(fx, &j);
         fx_job_clear(&j);
         assert_true(st_procs_scan(&ps));
-        for (size_t i = 0; i < ps.n; i++)
-            assert_false(!st_proc_dead(&ps.p[i]) && st_proc_has_env(ps.p[i].pid, texts, 1));
+        for (size_t i = 0; i < ps.n; i++) {
+            size_t len;
+            char *env = st_proc_env(ps.p[i].pid, &len);
+
+            assert_false(!st_proc_dead(&ps.p[i]) && st_env_has(env, len, fence));
+            free(env);
+        }
         st_procs_clear(&ps);
     }
 }
