@@ -21,6 +21,20 @@ extern const struct st_limits st_limits_default;
 enum st_payload_by { ST_PAYLOAD_STDIN, ST_PAYLOAD_FILE, ST_PAYLOAD_ARGUMENT };
 enum st_mode { ST_MODE_ONESHOT, ST_MODE_ONESHOT_LINES, ST_MODE_RESIDENT };
 
+/* Limits on what a command may use; 0 = none.  The number of processes needs a cgroup or an unprivileged user. */
+struct st_caps {
+    int64_t cpu_us;    /* CPU time */
+    int64_t memory;    /* bytes */
+    int64_t files;     /* open files */
+    int64_t processes;
+    int64_t output;    /* bytes on stdout and stderr together */
+};
+
+/* When a resident child is replaced by a fresh one; 0 = never. */
+struct st_recycle {
+    int64_t jobs, age_us, rss; /* rss in bytes */
+};
+
 /* How a type's command is run.  Borrowed during st_exec_run only: what is needed later is copied. */
 struct st_command {
     char **argv; /* NULL-terminated; placeholders {id} {attempt} {payload} {payload_file} */
@@ -31,6 +45,16 @@ struct st_command {
     char **env;       /* "NAME=value", NULL-terminated, or NULL */
     char **inherit_env; /* names, NULL-terminated, or NULL */
     bool inherit_all;
+    struct st_caps caps;
+
+    /* ST_MODE_RESIDENT and ST_MODE_ONESHOT_LINES */
+    char *name;         /* the type's pattern: resident children are shared by it */
+    int64_t startup_us; /* until the ready line; 0 = 60 s */
+    /* ST_MODE_RESIDENT */
+    int processes;      /* children; 0 = 1 */
+    int max_in_flight;  /* requests per child; 0 = 1 */
+    bool park;          /* on_child_crash: park */
+    struct st_recycle recycle;
 };
 
 enum st_abort {
@@ -85,6 +109,9 @@ struct st_exec_options {
     const char *worker_id;
     const char *logs_dir;  /* per-attempt log files, or NULL */
     struct st_limits limits;
+    /* A type's children cannot be kept up (breaker, parked), or can again.  From the loop; may be NULL. */
+    void (*health)(void *arg, const char *name, bool healthy, const char *note);
+    void *health_arg;
 };
 
 stint_code st_exec_new(uv_loop_t *loop, const struct st_exec_options *opt, struct st_exec **out,
@@ -97,6 +124,10 @@ stint_code st_exec_configure(struct st_exec *x, const struct st_exec_options *op
  * gone) means nothing was started: release the job. */
 stint_code st_exec_run(struct st_exec *x, const struct st_command *cmd, const struct st_job *job,
                        st_ran_fn done, void *arg, struct st_run **out, stint_error *err);
+
+/* How many more attempts of this command can be taken right now: the free places of its resident children (those
+ * not started yet count), 0 while they cannot be kept up; INT_MAX for one-shot commands. */
+int st_exec_room(struct st_exec *x, const struct st_command *cmd);
 
 /* Stop it: close stdin, TERM to the tree, grace, KILL, sweep.  done is called when all is gone.  The first reason counts. */
 void st_exec_abort(struct st_run *run, enum st_abort why);
