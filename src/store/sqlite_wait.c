@@ -66,7 +66,7 @@ static stint_code version_read(struct st_sq_conn *c, int64_t *version, stint_err
 /* *moved: something was committed since wait last said so. */
 static stint_code look(struct st_sq *s, struct st_sq_conn *c, bool *moved, stint_error *err)
 {
-    int64_t version;
+    int64_t version = 0;
 
     if (version_read(c, &version, err))
         return err->code;

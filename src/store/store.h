@@ -42,6 +42,7 @@ struct st_type_rule {
     struct st_slice queue;   /* only jobs of this queue (a parent means its subs); none = any */
     struct st_policy policy; /* written with the claim, so that anyone can reap it */
     int64_t lease_us;        /* 0 = the request's */
+    size_t max;              /* take at most so many by this rule; 0 = no limit of its own */
 };
 
 /* The rule for a job of this queue and type: one that names a queue before one that does not, then the most
@@ -265,7 +266,7 @@ struct st_store_ops {
     stint_code (*flagged)(struct st_store *s, struct st_slice worker, char (*ids)[ST_ID_MAX + 1],
                           size_t max, size_t *n_out, stint_error *err);
 
-    /* Per id a verdict: OK, ENOTFOUND, ESTATE (already ended).  *asked: it runs and was asked to stop. */
+    /* Per id a verdict: OK, ENOTFOUND, ESTATE (already ended).  asked[i] (may be NULL): it runs and was asked to stop. */
     stint_code (*cancel)(struct st_store *s, int64_t now_us, const struct st_slice *ids, size_t n,
                          stint_code *verdicts, bool *asked, stint_error *err);
     /* failed or cancelled -> pending now, attempt 0, errors kept.  ESTATE otherwise, EEXISTS if another live job
