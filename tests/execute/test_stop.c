@@ -354,28 +354,28 @@ static void an_orphan_of_nobody_goes_with_the_last_run_it_can_belong_to(void **s
 static void one_that_runs_away_by_forking_is_caught(void **state)
 {
     struct fx *fx = *state;
-    char self[200];
-    struct fx_job j;
+    char self[200], fence[40], dir[80];
     ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
 
     assert_true(n > 0);
     self[n] = '\0';
-    for (int round = 0; round < 3; round++) {
+    for (int round = 0; round < 4; round++) {
         struct st_procs ps = {0};
-        char fence[40];
+        struct fx_job j;
 
-        fx_job_sh(&j, "\"$1\" --hopper & \"$1\" --hopper & exec \"$1\" --hopper", "");
+        /* killed, and ending by itself */
+        job_in(fx, &j, "\"$1\" --hopper $D/up1 & \"$1\" --hopper $D/up2 & "
+                       "until [ -e $D/stop ]; do sleep 0.01; done");
         j.argv[3] = strdup("sh");
         j.argv[4] = strdup(self);
-        if (round == 2) {
-            free(j.argv[2]);
-            j.argv[2] = strdup("\"$1\" --hopper & sleep 0.1");
-        }
         snprintf(fence, sizeof(fence), "STINT_FENCE=%lld", (long long)j.job->fence);
+        snprintf(dir, sizeof(dir), "D=%s", fx->dir);
         fx_start(fx, &j);
-        for (int i = 0; i < 20; i++)
-            uv_run(&fx->loop, UV_RUN_NOWAIT);
-        if (round < 2)
+        fx_wait_number(fx, fx_path(fx, "up1"));
+        fx_wait_number(fx, fx_path(fx, "up2"));
+        if (round % 2)
+            touch(fx, "stop");
+        else
             st_exec_kill(j.run, ST_ABORT_CANCELLED);
         fx_wait(fx, &j);
         fx_job_clear(&j);
@@ -384,11 +384,34 @@ static void one_that_runs_away_by_forking_is_caught(void **state)
             size_t len;
             char *env = st_proc_env(ps.p[i].pid, &len);
 
-            assert_false(!st_proc_dead(&ps.p[i]) && st_env_has(env, len, fence));
+            assert_false(!st_proc_dead(&ps.p[i]) && st_env_has(env, len, fence) &&
+                         st_env_has(env, len, dir));
             free(env);
         }
         st_procs_clear(&ps);
+        unlink(fx_path(fx, "stop"));
+        unlink(fx_path(fx, "up1"));
+        unlink(fx_path(fx, "up2"));
     }
+}
+
+/* Orphans are held while it is decided whose they are; those of other runs must go on. */
+static void an_orphan_that_was_held_goes_on(void **state)
+{
+    struct fx *fx = *state;
+    struct fx_job a, b;
+
+    job_in(fx, &a, "for i in $(seq 200); do (setsid sh -c 'echo $$ >> $D/all' &); done; "
+                   "until [ $(wc -l < $D/all) -eq 200 ]; do sleep 0.01; done");
+    fx_start(fx, &a);
+    while (!a.done) {
+        fx_job_sh(&b, "(setsid sleep 1000 &); sleep 1000 & exit 0", "");
+        fx_run(fx, &b);
+        assert_true(b.ran.ok);
+        fx_job_clear(&b);
+    }
+    assert_true(a.ran.ok);
+    fx_job_clear(&a);
 }
 
 static void a_pipe_held_by_a_stranger_does_not_hold_the_run(void **state)
@@ -656,15 +679,23 @@ static void the_terminals_signals_pass_the_minder_by(void **state)
     fx_job_clear(&j);
 }
 
-/* Forks and leaves for ever, each time in a new session. */
-static int hopper_main(void)
+/* Forks and leaves for ever, each time in a new session; says in the file when it is well under
+ * way. */
+static int hopper_main(const char *path)
 {
-    for (;;) {
+    for (int hops = 0;; hops++) {
         pid_t pid = fork();
 
-        if (pid != 0)
+        if (pid > 0)
             _exit(0);
         setsid();
+        if (hops == 20) {
+            int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+
+            if (write(fd, "1\n", 2) != 2)
+                return 1;
+            close(fd);
+        }
     }
 }
 
@@ -689,6 +720,7 @@ int main(int argc, char **argv)
         FX_TEST(a_run_takes_its_own_orphans_along_while_others_go_on),
         FX_TEST(an_orphan_of_nobody_goes_with_the_last_run_it_can_belong_to),
         FX_TEST(one_that_runs_away_by_forking_is_caught),
+        FX_TEST(an_orphan_that_was_held_goes_on),
         FX_TEST(a_pipe_held_by_a_stranger_does_not_hold_the_run),
         FX_TEST(a_run_is_over_when_its_pipes_are),
         FX_TEST(two_hundred_runs_leave_nothing),
@@ -704,8 +736,8 @@ int main(int argc, char **argv)
 
     if (fx_is_minder(argc, argv, &rc))
         return rc;
-    if (argc == 2 && !strcmp(argv[1], "--hopper"))
-        return hopper_main();
+    if (argc == 3 && !strcmp(argv[1], "--hopper"))
+        return hopper_main(argv[2]);
     if (argc == 4 && !strcmp(argv[1], "--worker"))
         return worker_main(argv[2], argv[3]);
     return cmocka_run_group_tests(tests, NULL, NULL);
