@@ -37,6 +37,7 @@ struct claim {
     struct st_job **out;
     size_t n_out;
     int64_t now_us;
+    size_t *taken; /* per rule, while the claim runs */
 };
 
 /* The lanes a request may take from, group by group. */
@@ -259,23 +260,33 @@ static struct st_job *job_from(sqlite3_stmt *st, const struct head *h, struct cl
     return job;
 }
 
+/* How many more may be taken by this rule. */
+static size_t rule_left(const struct claim *cl, const struct st_type_rule *rule)
+{
+    if (!rule || !rule->max)
+        return cl->req->n;
+    return rule->max - cl->taken[rule - cl->req->types];
+}
+
 /* Reads ready rows of one lane into out, as long as they come before `limit` (NULL = no limit).
  * The first row that does not becomes the lane's head; *more = false: there is none. */
 static stint_code lane_read(struct st_sq_writer *w, struct claim *cl, struct head *h,
                             const struct head *limit, bool *more, stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_READY, err);
+    const size_t room = cl->req->n - cl->n_out, left = rule_left(cl, h->rule);
+    const size_t end = cl->n_out + (left < room ? left : room);
     int rc;
 
     if (!st)
         return err->code;
     bind_int(st, 1, h->lane->id);
-    bind_int(st, 2, (int64_t)(cl->req->n - cl->n_out) + 1);
+    bind_int(st, 2, (int64_t)(end - cl->n_out) + 1);
     *more = false;
     while ((rc = st_sq_step(&w->c, st, err)) == SQLITE_ROW) {
         const int64_t priority = col_int(st, 2), due = col_int(st, 3);
 
-        if (cl->n_out == cl->req->n ||
+        if (cl->n_out == end ||
             (limit && !before(priority, due, col_slice(st, 1), limit))) {
             head_set(h, priority, due, col_slice(st, 1));
             *more = true;
@@ -338,6 +349,7 @@ static stint_code lane_mark(struct st_sq_writer *w, struct claim *cl, struct hea
 
 static stint_code group_take(struct st_sq_writer *w, struct claim *cl, struct plan *p, stint_error *err)
 {
+    const struct st_type_rule *rule;
     const struct head *second;
     size_t best, from;
     bool more;
@@ -346,10 +358,14 @@ static stint_code group_take(struct st_sq_writer *w, struct claim *cl, struct pl
         return err->code;
     while (cl->n_out < cl->req->n && p->n > 0) {
         best = heads_best(p, &second);
+        rule = p->heads[best].rule;
         from = cl->n_out;
-        if (lane_read(w, cl, &p->heads[best], second, &more, err) ||
-            lane_mark(w, cl, &p->heads[best], from, err))
+        more = false;
+        if (rule_left(cl, rule) > 0 && (lane_read(w, cl, &p->heads[best], second, &more, err) ||
+                                        lane_mark(w, cl, &p->heads[best], from, err)))
             return err->code;
+        if (rule)
+            cl->taken[rule - cl->req->types] += cl->n_out - from;
         if (!more)
             head_drop(p, best);
     }
@@ -418,12 +434,16 @@ static stint_code claim_in(struct st_sq_writer *w, struct claim *cl, stint_error
     code = promote(w, cl->now_us, err);
     if (code)
         return code;
+    cl->taken = calloc(cl->req->n_types + 1, sizeof(*cl->taken));
+    if (!cl->taken)
+        return st_fail(err, STINT_ENOMEM, "out of memory for the claim");
     code = plan_init(w, &p, err);
     for (size_t i = 0; !code && i < group_count(cl->req) && cl->n_out < cl->req->n; i++) {
         plan_group(w, &p, cl->req, group_name(cl->req, i));
         code = group_take(w, cl, &p, err);
     }
     plan_clear(&p);
+    free(cl->taken);
     w->claims_hot = !code && cl->n_out == cl->req->n;
     return code;
 }
