@@ -101,15 +101,30 @@ static stint_code not_ours(struct st_sq_conn *c, stint_error *err)
     return STINT_ESTORE;
 }
 
+static stint_code read_marks(struct st_sq_conn *c, int64_t *app, int64_t *version, int64_t *tables,
+                             stint_error *err)
+{
+    if (st_sq_query_int(c, "PRAGMA application_id", app, err) ||
+        st_sq_query_int(c, "PRAGMA user_version", version, err))
+        return err->code;
+    return st_sq_query_int(c, "SELECT count(*) FROM sqlite_schema", tables, err);
+}
+
+/* In one transaction: another process may be making the tables right now. */
 stint_code st_sq_schema_read(struct st_sq_conn *c, int *have, stint_error *err)
 {
-    int64_t app, version, tables;
+    const bool alone = sqlite3_get_autocommit(c->db);
+    int64_t app = 0, version = 0, tables = 0;
+    stint_code code;
 
     *have = 0;
-    if (st_sq_query_int(c, "PRAGMA application_id", &app, err) ||
-        st_sq_query_int(c, "PRAGMA user_version", &version, err) ||
-        st_sq_query_int(c, "SELECT count(*) FROM sqlite_schema", &tables, err))
+    if (alone && st_sq_exec(c, "BEGIN", err))
         return err->code;
+    code = read_marks(c, &app, &version, &tables, err);
+    if (alone && !sqlite3_get_autocommit(c->db))
+        sqlite3_exec(c->db, "ROLLBACK", NULL, NULL, NULL);
+    if (code)
+        return code;
     if (app != ST_SQ_APP_ID && (app != 0 || version != 0 || tables != 0))
         return not_ours(c, err);
     *have = (int)version;
