@@ -53,7 +53,7 @@ static bool is_orphan(const struct st_lost *l, const struct st_proc *p)
     if (p->session == l->pid || p->session != getsid(0))
         return true;
     for (struct st_run *r = l->x->runs; r; r = st_run_next(r))
-        if (st_run_lost(r) == l && st_run_owns(r, p))
+        if (st_run_lost(r) == l && st_run_owns(r, p->pid))
             return true;
     return false;
 }

@@ -204,11 +204,13 @@ static void on_spawn(struct minder *m, uint64_t tag, const int *fds)
         run_remember(run, &r);
         run->pid = pid = st_spawn(&s);
     }
-    if (run && pid < 0)
-        st_sweep_drop(&m->sweep, run);
     request_clear(&r);
+    if (pid > 0)
+        return;
+    if (run)
+        st_sweep_drop(&m->sweep, run);
     say(m, (struct st_minder_msg){
-               .op = ST_MD_SPAWNED, .tag = tag, .pid = pid, .stage = (int)s.stage, .err = s.err});
+               .op = ST_MD_FAILED, .tag = tag, .stage = (int)s.stage, .err = s.err});
 }
 
 /* ---- what the worker says -------------------------------------------------------- */
@@ -269,10 +271,9 @@ static bool hear(struct minder *m)
     n_fds = take_fds(&h, fds);
     if (n == sizeof(msg) && msg.op == ST_MD_SPAWN && n_fds == ST_MD_FDS)
         on_spawn(m, msg.tag, fds);
-    else if (n == sizeof(msg) && msg.op == ST_MD_SPAWN)
+    else if (n == sizeof(msg) && msg.op == ST_MD_SPAWN) /* those that did not fit were dropped */
         say(m, (struct st_minder_msg){
-                   .op = ST_MD_SPAWNED, .tag = msg.tag, .pid = -1, .stage = ST_STAGE_BODY,
-                   .err = EMFILE}); /* descriptors that did not fit are dropped on the way */
+                   .op = ST_MD_FAILED, .tag = msg.tag, .stage = ST_STAGE_BODY, .err = EMFILE});
     else if (n == sizeof(msg) && msg.op == ST_MD_SIGNAL)
         on_signal(m, &msg);
     while (n_fds > 0)
@@ -286,7 +287,6 @@ static void run_reaped(struct minder *m, struct st_minded *run, int status, long
 {
     struct st_minder_msg msg = {.op = ST_MD_EXITED,
                                 .tag = run->tag,
-                                .pid = run->pid,
                                 .status = status,
                                 .max_rss_kb = max_rss};
 

@@ -7,11 +7,12 @@
  *
  *     worker                               minder
  *       SPAWN tag + 4 descriptors  ------->
- *                                  <-------  SPAWNED tag pid, or stage and err: that is the end of it
+ *                                  <-------  FAILED tag stage err: not started, the end of it
  *       SIGNAL tag sig             ------->
  *                                  <-------  EXITED tag status max_rss_kb (the command was reaped)
  *                                  <-------  GONE tag (and so is everything it started)
  *
+ * A start that went well is not told: it would only wake the worker.
  * EXITED with the flag ST_MD_AND_GONE stands for both.  After EXITED a tag is never sent signals
  * that matter: the minder is killing what is left already.
  *
@@ -24,7 +25,7 @@
 
 #include <stdint.h>
 
-enum st_minder_op { ST_MD_SPAWN = 1, ST_MD_SIGNAL, ST_MD_SPAWNED, ST_MD_EXITED, ST_MD_GONE };
+enum st_minder_op { ST_MD_SPAWN = 1, ST_MD_SIGNAL, ST_MD_FAILED, ST_MD_EXITED, ST_MD_GONE };
 
 /* Where starting a command failed. */
 enum st_stage {
@@ -43,10 +44,9 @@ struct st_minder_msg {
     uint32_t op;
     uint32_t flags;
     uint64_t tag; /* the worker's name for a run; only grows */
-    int32_t pid, stage, err;
+    int32_t stage, err;
     int32_t sig;
-    int32_t status; /* as from wait(2) */
-    int32_t pad;
+    int32_t status;     /* as from wait(2) */
     int64_t max_rss_kb; /* of the command and what it waited for; never below the minder's own size */
 };
 

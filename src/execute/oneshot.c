@@ -53,7 +53,6 @@ struct st_run {
     enum why why;
     bool unheard; /* st_exec_run failed: nobody is told */
 
-    pid_t pid; /* 0 = not known yet */
     bool reaped;
     int status;
     int64_t grace_us, deadline_us; /* deadline: of the state, by CLOCK_MONOTONIC */
@@ -348,11 +347,8 @@ static void run_not_started(struct st_run *run, enum st_stage stage, int e)
 void st_run_heard(struct st_run *run, const struct st_minder_msg *msg)
 {
     switch (msg->op) {
-    case ST_MD_SPAWNED:
-        if (msg->pid > 0)
-            run->pid = msg->pid;
-        else
-            run_not_started(run, (enum st_stage)msg->stage, msg->err);
+    case ST_MD_FAILED:
+        run_not_started(run, (enum st_stage)msg->stage, msg->err);
         break;
     case ST_MD_EXITED:
         run->reaped = true;
@@ -393,17 +389,15 @@ const struct st_lost *st_run_lost(const struct st_run *run)
     return run->lost;
 }
 
-bool st_run_owns(const struct st_run *run, const struct st_proc *p)
+bool st_run_owns(const struct st_run *run, pid_t pid)
 {
     char id[sizeof("STINT_JOB_ID=") + ST_ID_MAX], fence[sizeof("STINT_FENCE=") + 24], *env;
     size_t len;
     bool ours;
 
-    if (run->pid && (p->pid == run->pid || p->pgrp == run->pid))
-        return true;
     snprintf(id, sizeof(id), "STINT_JOB_ID=%s", run->job->id);
     snprintf(fence, sizeof(fence), "STINT_FENCE=%lld", (long long)run->job->fence);
-    env = st_proc_env(p->pid, &len);
+    env = st_proc_env(pid, &len);
     ours = st_env_has(env, len, id) && st_env_has(env, len, fence);
     free(env);
     return ours;

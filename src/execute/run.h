@@ -38,7 +38,7 @@ uint64_t st_run_tag(const struct st_run *run);
 const struct st_link *st_run_link(const struct st_run *run);
 const struct st_lost *st_run_lost(const struct st_run *run);
 /* Does this process, a child of ours since its minder died, come from this run? */
-bool st_run_owns(const struct st_run *run, const struct st_proc *p);
+bool st_run_owns(const struct st_run *run, pid_t pid);
 
 void st_run_heard(struct st_run *run, const struct st_minder_msg *msg);
 void st_run_minder_died(struct st_run *run, const struct st_lost *lost); /* at once */
