@@ -20,8 +20,8 @@
 #include "base/json.h"
 #include "execute/minder.h"
 
-#define DEFAULT_PATH "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-#define ENV_MAX 4096
+#define DEFAULT_PATH    "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+#define ENV_MAX         4096
 #define TRACEPARENT_MAX 512
 
 extern char **environ;
@@ -118,11 +118,12 @@ static void own_env(const struct st_job *job, int64_t deadline_us, struct st_buf
     put_traceparent(job, b);
 }
 
-static const char *const own_names[] = {"STINT_JOB_ID",  "STINT_TYPE",     "STINT_QUEUE",
-                                        "STINT_ATTEMPT", "STINT_FENCE",    "STINT_DEADLINE",
+static const char *const own_names[] = {"STINT_JOB_ID",  "STINT_TYPE",  "STINT_QUEUE",
+                                        "STINT_ATTEMPT", "STINT_FENCE", "STINT_DEADLINE",
                                         "TRACEPARENT"};
 
-/* Appends all variables to out, NUL after each; their number in *n.  false = too many, or no memory. */
+/* Appends all variables to out, NUL after each; their number in *n.  false = too many, or no
+ * memory. */
 static bool env_build(const struct st_command *cmd, const struct st_job *job, int64_t deadline_us,
                       struct st_buf *out, uint32_t *n)
 {
@@ -238,7 +239,8 @@ static bool argv_build(const struct st_command *cmd, const struct st_job *job, c
         if (out->len - before > ST_ARG_MAX) {
             st_ran_fail(why, ST_KIND_PERMANENT,
                         "argument %u is too long with its placeholders filled in (128 KiB); use "
-                        "payload: stdin or payload: file for this type", *n);
+                        "payload: stdin or payload: file for this type",
+                        *n);
             why->advice = ST_PERMANENT;
             return false;
         }
@@ -352,8 +354,8 @@ static bool body_build(const struct st_command *cmd, const struct st_job *job, i
     return true;
 }
 
-bool st_command_prepare(const struct st_command *cmd, const struct st_job *job,
-                        int64_t deadline_us, struct st_prepared *out, struct st_ran *why)
+bool st_command_prepare(const struct st_command *cmd, const struct st_job *job, int64_t deadline_us,
+                        struct st_prepared *out, struct st_ran *why)
 {
     *out = (struct st_prepared){.by_stdin = cmd->payload_by == ST_PAYLOAD_STDIN};
     st_buf_init(&out->body, ST_MD_BODY_MAX);

@@ -19,8 +19,8 @@ struct st_prepared {
 
 /* Fills *out.  false: this job cannot be run so; *why is a failed attempt that says why, and there
  * is nothing to clear. */
-bool st_command_prepare(const struct st_command *cmd, const struct st_job *job,
-                        int64_t deadline_us, struct st_prepared *out, struct st_ran *why);
+bool st_command_prepare(const struct st_command *cmd, const struct st_job *job, int64_t deadline_us,
+                        struct st_prepared *out, struct st_ran *why);
 /* Also removes the payload file. */
 void st_prepared_clear(struct st_prepared *p);
 

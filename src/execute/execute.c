@@ -26,7 +26,7 @@
 #include "base/log.h"
 #include "execute/run.h"
 
-#define SWEEP_MS 5
+#define SWEEP_MS     5
 #define SWEEP_ROUNDS 2000
 
 /* A minder that died. */
@@ -201,7 +201,8 @@ stint_code st_exec_new(uv_loop_t *loop, const struct st_exec_options *opt, struc
     stint_code rc = STINT_OK;
 
     *out = NULL;
-    if (!x || !(x->read_buf = malloc(ST_READ_SIZE)) || (opt->self && !(x->self = strdup(opt->self))))
+    if (!x || !(x->read_buf = malloc(ST_READ_SIZE)) ||
+        (opt->self && !(x->self = strdup(opt->self))))
         rc = st_fail(err, STINT_ENOMEM, "out of memory");
     if (rc == STINT_OK)
         rc = st_exec_configure(x, opt, err);

@@ -29,9 +29,9 @@
 #include "base/log.h"
 #include "execute/execute.h"
 
-#define MINDER_FD 3
+#define MINDER_FD     3
 #define CLOSE_WAIT_MS 10000 /* for a minder that does not end, before we leave it behind */
-#define MINDERS_MAX 64
+#define MINDERS_MAX   64
 
 extern char **environ;
 

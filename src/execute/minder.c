@@ -44,8 +44,8 @@
 #include "execute/sweep.h"
 
 #define LOOK_ROUNDS 8
-#define GIVE_UP_US (10 * ST_SEC) /* a process that KILL does not end in this time hangs in the kernel */
-#define PATH_TRIES 64
+#define GIVE_UP_US  (10 * ST_SEC) /* one that KILL does not end in this time hangs in the kernel */
+#define PATH_TRIES  64
 
 struct minder {
     int sock, sigchld, worker; /* worker: a pidfd, -1 where there is none */
@@ -63,7 +63,7 @@ static void say(struct minder *m, struct st_minder_msg msg)
 /* ---- starting a command ---------------------------------------------------------- */
 
 struct request {
-    char *text;    /* the body */
+    char *text;     /* the body */
     char **strings; /* argv, NULL, env, NULL */
     char *cwd, *unlink;
     char **argv, **env;
@@ -257,8 +257,10 @@ static bool hear(struct minder *m)
         struct cmsghdr align;
     } control;
     struct iovec iov = {&msg, sizeof(msg)};
-    struct msghdr h = {
-        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+    struct msghdr h = {.msg_iov = &iov,
+                       .msg_iovlen = 1,
+                       .msg_control = &control,
+                       .msg_controllen = sizeof(control)};
     ssize_t n = recvmsg(m->sock, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     int n_fds;
 
@@ -285,10 +287,8 @@ static bool hear(struct minder *m)
 
 static void run_reaped(struct minder *m, struct st_minded *run, int status, long max_rss)
 {
-    struct st_minder_msg msg = {.op = ST_MD_EXITED,
-                                .tag = run->tag,
-                                .status = status,
-                                .max_rss_kb = max_rss};
+    struct st_minder_msg msg = {
+        .op = ST_MD_EXITED, .tag = run->tag, .status = status, .max_rss_kb = max_rss};
 
     run->ending = true;
     run->reaped_us = st_clock_mono_us();
@@ -329,7 +329,7 @@ static enum reaped reap(struct minder *m)
     }
 }
 
-/* Tell of the runs that are over.  sure: all children are known, so that a run with none has none. */
+/* Tell of the runs that are over.  sure: all children are known. */
 static void runs_over(struct minder *m, bool sure)
 {
     for (size_t i = 0; i < m->sweep.n_runs;) {
@@ -342,8 +342,8 @@ static void runs_over(struct minder *m, bool sure)
             continue;
         }
         st_sweep_drop(&m->sweep, run);
-        say(m, (struct st_minder_msg){
-                   .op = ST_MD_GONE, .tag = tag, .flags = late ? ST_MD_LEFT : 0});
+        say(m,
+            (struct st_minder_msg){.op = ST_MD_GONE, .tag = tag, .flags = late ? ST_MD_LEFT : 0});
     }
 }
 

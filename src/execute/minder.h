@@ -38,7 +38,7 @@ enum st_stage {
 };
 
 #define ST_MD_AND_GONE 1u /* EXITED: nothing else is left of this run */
-#define ST_MD_LEFT     2u /* GONE: some process could not be killed in time (it hangs in the kernel) */
+#define ST_MD_LEFT     2u /* GONE: a process could not be killed in time (it hangs in the kernel) */
 
 struct st_minder_msg {
     uint32_t op;
@@ -47,11 +47,11 @@ struct st_minder_msg {
     int32_t stage, err;
     int32_t sig;
     int32_t status;     /* as from wait(2) */
-    int64_t max_rss_kb; /* of the command and what it waited for; never below the minder's own size */
+    int64_t max_rss_kb; /* of the command and what it waited for; at least the minder's own */
 };
 
-#define ST_MD_FDS 4
-#define ST_MD_BODY_MAX (8u << 20)
+#define ST_MD_FDS        4
+#define ST_MD_BODY_MAX   (8u << 20)
 #define ST_MD_BODY_MAGIC 0x53544d31u
 
 struct st_minder_body {

@@ -6,9 +6,9 @@
  *        |  `-------------|------kill--------^ |
  *        +----------------+--------------------+--gone--> DRAINING --both pipes at EOF--> DONE
  *
- * A run is over when the command was reaped, nothing that it started is left (the minder says GONE),
- * and both pipes have reached their end.  Somebody outside the tree may hold a pipe: then we
- * stop reading a while after GONE.
+ * A run is over when the command was reaped, nothing that it started is left (the minder says
+ * GONE), and both pipes have reached their end.  Somebody outside the tree may hold a pipe: then
+ * we stop reading a while after GONE.
  *
  * Invariants:
  *   (1) done is called exactly once, from the loop, when all handles of the run are closed;
@@ -23,13 +23,13 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "execute/command.h"
+#include "execute/ends.h"
 #include "execute/result.h"
 #include "execute/run.h"
 #include "execute/runlog.h"
@@ -330,7 +330,8 @@ static void run_not_started(struct st_run *run, enum st_stage stage, int e)
     if (stage == ST_STAGE_EXEC && e == E2BIG) {
         st_ran_fail(ran, ST_KIND_PERMANENT,
                     "the arguments and environment of %s are too long; "
-                    "use payload: stdin or payload: file for this type", run->program);
+                    "use payload: stdin or payload: file for this type",
+                    run->program);
         ran->advice = ST_PERMANENT;
     } else if (stage == ST_STAGE_EXEC) {
         st_ran_fail(ran, ST_KIND_NO_HANDLER, "cannot run %s: %s", run->program, strerror(e));
@@ -419,54 +420,6 @@ void st_run_swept(struct st_run *run)
 
 /* ---- starting -------------------------------------------------------------------- */
 
-/* The descriptors of one start.  child[]: body, stdin, stdout, stderr; own[]: our ends of the
- * last three; -1 where there is none. */
-struct ends {
-    int child[ST_MD_FDS], own[3];
-};
-
-static void ends_close(struct ends *e)
-{
-    for (int i = 0; i < ST_MD_FDS; i++)
-        if (e->child[i] >= 0)
-            close(e->child[i]);
-    for (int i = 0; i < 3; i++)
-        if (e->own[i] >= 0)
-            close(e->own[i]);
-    *e = (struct ends){{-1, -1, -1, -1}, {-1, -1, -1}};
-}
-
-static bool ends_pipe(int *read_end, int *write_end)
-{
-    int p[2];
-
-    if (pipe2(p, O_CLOEXEC))
-        return false;
-    *read_end = p[0];
-    *write_end = p[1];
-    return true;
-}
-
-static bool body_fd(const struct st_buf *body, int *fd)
-{
-    *fd = memfd_create("stint-run", MFD_CLOEXEC);
-    return *fd >= 0 && write(*fd, body->p, body->len) == (ssize_t)body->len;
-}
-
-static stint_code ends_open(struct ends *e, const struct st_prepared *prep, stint_error *err)
-{
-    bool ok = body_fd(&prep->body, &e->child[0]);
-
-    if (ok && prep->by_stdin)
-        ok = ends_pipe(&e->child[1], &e->own[0]);
-    else if (ok)
-        ok = (e->child[1] = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;
-    ok = ok && ends_pipe(&e->own[1], &e->child[2]) && ends_pipe(&e->own[2], &e->child[3]);
-    if (!ok)
-        return st_fail(err, STINT_EAGAIN, "cannot make pipes for a command: %s", strerror(errno));
-    return STINT_OK;
-}
-
 static void pipe_init(struct st_run *run, uv_pipe_t *pipe, bool *open)
 {
     uv_pipe_init(run->x->loop, pipe, 0);
@@ -518,7 +471,7 @@ static int payload_write(struct st_run *run, int *fd)
     return uv_write(&run->write, (uv_stream_t *)&run->in, &buf, 1, on_written);
 }
 
-static stint_code handles_open(struct st_run *run, struct ends *e, stint_error *err)
+static stint_code handles_open(struct st_run *run, struct st_ends *e, stint_error *err)
 {
     int rc = payload_write(run, &e->own[0]);
 
@@ -532,7 +485,7 @@ static stint_code handles_open(struct st_run *run, struct ends *e, stint_error *
 }
 
 /* A minder that died a moment ago is only noticed when it is written to: then try once more. */
-static stint_code ask(struct st_run *run, struct ends *e, stint_error *err)
+static stint_code ask(struct st_run *run, struct st_ends *e, stint_error *err)
 {
     struct st_link *link;
     stint_code rc = STINT_OK;
@@ -555,14 +508,14 @@ static stint_code ask(struct st_run *run, struct ends *e, stint_error *err)
 
 static stint_code start(struct st_run *run, const struct st_prepared *prep, stint_error *err)
 {
-    struct ends e = {{-1, -1, -1, -1}, {-1, -1, -1}};
-    stint_code rc = ends_open(&e, prep, err);
+    struct st_ends e = ST_ENDS_INIT;
+    stint_code rc = st_ends_open(&e, &prep->body, prep->by_stdin, err);
 
     if (rc == STINT_OK)
         rc = handles_open(run, &e, err);
     if (rc == STINT_OK)
         rc = ask(run, &e, err);
-    ends_close(&e);
+    st_ends_close(&e);
     return rc;
 }
 

@@ -30,12 +30,8 @@ static bool stat_parse(char *text, struct st_proc *out)
                " %c %d %d %d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
                &state, &ppid, &pgrp, &session, &start) != 5)
         return false;
-    *out = (struct st_proc){.pid = pid,
-                            .ppid = ppid,
-                            .pgrp = pgrp,
-                            .session = session,
-                            .start = start,
-                            .state = state};
+    *out = (struct st_proc){
+        .pid = pid, .ppid = ppid, .pgrp = pgrp, .session = session, .start = start, .state = state};
     return true;
 }
 
@@ -231,8 +227,7 @@ int st_proc_children(int *fd, pid_t *pids, int max)
         if (*fd < 0)
             return -1;
     }
-    while (n < sizeof(text) - 1 &&
-           (got = pread(*fd, text + n, sizeof(text) - 1 - n, (off_t)n)) > 0)
+    while (n < sizeof(text) - 1 && (got = pread(*fd, text + n, sizeof(text) - 1 - n, (off_t)n)) > 0)
         n += (size_t)got;
     if (n >= sizeof(text) - 1)
         return -1; /* more than fits: the caller scans instead */

@@ -19,11 +19,11 @@ struct st_exec {
     struct st_limits limits;
     struct st_link *link; /* NULL until the first run, and after the minder died */
     uint64_t last_tag;
-    struct st_run *runs;  /* all that go on */
-    char *read_buf;       /* ST_READ_SIZE; filled and emptied within one callback */
+    struct st_run *runs; /* all that go on */
+    char *read_buf;      /* ST_READ_SIZE; filled and emptied within one callback */
 
-    struct st_lost *lost; /* minders that died and whose runs are being cleaned up */
-    int open_links;       /* that will still call back */
+    struct st_lost *lost;      /* minders that died and whose runs are being cleaned up */
+    int open_links;            /* that will still call back */
     void (*closed)(void *arg); /* set by st_exec_close */
     void *closed_arg;
 };

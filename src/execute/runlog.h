@@ -12,15 +12,15 @@
 enum st_stream { ST_STDOUT, ST_STDERR };
 
 struct st_runlog {
-    int fd;      /* -1 = no file */
-    char *path;  /* NULL = no file */
-    size_t max;  /* of each stream in the file */
+    int fd;     /* -1 = no file */
+    char *path; /* NULL = no file */
+    size_t max; /* of each stream in the file */
     size_t written[2];
     bool cut[2]; /* and the file says so */
     int last;    /* stream of the last byte in the file; -1 = none */
     bool at_line_start;
 
-    char *ring;  /* the last ST_TAIL_MAX bytes of stderr; made when the first one comes */
+    char *ring;     /* the last ST_TAIL_MAX bytes of stderr; made when the first one comes */
     uint64_t total; /* bytes of stderr in all */
 };
 

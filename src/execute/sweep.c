@@ -13,7 +13,8 @@
  *                                                    when it was first seen: one of them left it
  *
  * Killing: stop the trees until a picture shows no process in them that still runs, then kill all
- * that are in it.  A stopped process cannot fork, so nothing slips through between looking and killing.
+ * that are in it.  A stopped process cannot fork, so nothing slips through between looking and
+ * killing.
  *
  * Thread: the minder's only one.
  */
@@ -25,7 +26,7 @@
 #include <unistd.h>
 
 #define CHILDREN_MAX 2048
-#define STOP_ROUNDS 32
+#define STOP_ROUNDS  32
 
 void st_sweep_init(struct st_sweep *s)
 {
@@ -117,8 +118,8 @@ static uint64_t owner_of(const struct st_sweep *s, const struct st_proc *p)
             return s->runs[i].tag;
     env = st_proc_env(p->pid, &len);
     for (size_t i = 0; i < s->n_runs && !owner; i++)
-        if (s->runs[i].env[0] && st_env_has(env, len, s->runs[i].env[0]) &&
-            s->runs[i].env[1] && st_env_has(env, len, s->runs[i].env[1]))
+        if (s->runs[i].env[0] && st_env_has(env, len, s->runs[i].env[0]) && s->runs[i].env[1] &&
+            st_env_has(env, len, s->runs[i].env[1]))
             owner = s->runs[i].tag;
     free(env);
     return owner;
@@ -132,8 +133,8 @@ static bool orphan_add(struct st_sweep *s, const struct st_proc *p)
     s->orphans = mem;
     if (!ok)
         return false;
-    s->orphans[s->n_orphans++] = (struct st_orphan){
-        .pid = p->pid, .owner = owner_of(s, p), .seen_max = s->max_tag};
+    s->orphans[s->n_orphans++] =
+        (struct st_orphan){.pid = p->pid, .owner = owner_of(s, p), .seen_max = s->max_tag};
     return true;
 }
 

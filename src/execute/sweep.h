@@ -13,12 +13,12 @@
 /* A command and what it started. */
 struct st_minded {
     uint64_t tag;
-    pid_t pid;      /* the command; leader of its process group */
-    bool ending;    /* it was reaped: what is left of the run is being killed */
-    bool killing;   /* KILL was asked for */
+    pid_t pid;    /* the command; leader of its process group */
+    bool ending;  /* it was reaped: what is left of the run is being killed */
+    bool killing; /* KILL was asked for */
     int64_t reaped_us;
-    char *env[2];   /* "STINT_JOB_ID=...", "STINT_FENCE=...": how orphans are told apart */
-    char *unlink;   /* NULL = no file to remove */
+    char *env[2]; /* "STINT_JOB_ID=...", "STINT_FENCE=...": how orphans are told apart */
+    char *unlink; /* NULL = no file to remove */
 };
 
 /* A process that was not started by the minder and has become its child because its parent died.

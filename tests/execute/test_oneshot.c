@@ -157,8 +157,8 @@ static void an_envelope_is_opened(void **state)
     check_ok(&j, "{\"n\":1.50}");
     fx_job_clear(&j);
 
-    fx_job_sh(&j, "echo '{\"ok\":false,\"exception_class\":\"KeyError\",\"message\":\"x\"}'; exit 1",
-              "");
+    fx_job_sh(
+        &j, "echo '{\"ok\":false,\"exception_class\":\"KeyError\",\"message\":\"x\"}'; exit 1", "");
     fx_run(*state, &j);
     check_failed(&j, ST_KIND_APP_ERROR, "KeyError: x");
     assert_int_equal(j.ran.exit_code, 1);
@@ -243,9 +243,12 @@ static void a_long_stderr_keeps_16_kib_and_says_that_it_was_cut(void **state)
         assert_true(st_utf8_valid(j.ran.log_tail, j.ran.log_tail_len));
         assert_memory_equal(j.ran.log_tail,
                             odd ? "[cut here: only the end of 600004 bytes]\n\xc3\xa9"
-                                : "[cut here: only the end of 600003 bytes]\n\xc3\xa9", 43);
-        assert_string_equal(j.ran.log_tail + j.ran.log_tail_len - 5,
-                            odd ? "\xa9" "ENDX" : "\xc3\xa9" "END");
+                                : "[cut here: only the end of 600003 bytes]\n\xc3\xa9",
+                            43);
+        assert_string_equal(j.ran.log_tail + j.ran.log_tail_len - 5, odd ? "\xa9"
+                                                                           "ENDX"
+                                                                         : "\xc3\xa9"
+                                                                           "END");
         fx_job_clear(&j);
     }
 }
@@ -272,8 +275,10 @@ static void a_log_file_has_both_streams_in_the_order_they_came(void **state)
     fx->opt.logs_dir = fx_path(fx, "logs");
     assert_int_equal(st_exec_configure(fx->x, &fx->opt, NULL), STINT_OK);
     fx_job_sh(&j,
-              "echo a; echo b; echo x >&2; until [ \"$(tail -n1 $LOG)\" = x ]; do sleep 0.01; done; "
-              "printf c; until [ \"$(tail -n1 $LOG)\" = c ]; do sleep 0.01; done; echo y >&2", "");
+              "echo a; echo b; echo x >&2; "
+              "until [ \"$(tail -n1 $LOG)\" = x ]; do sleep 0.01; done; "
+              "printf c; until [ \"$(tail -n1 $LOG)\" = c ]; do sleep 0.01; done; echo y >&2",
+              "");
     snprintf(want, sizeof(want), "%s/logs/job-1-2-%lld.log", fx->dir, (long long)j.job->fence);
     char env[500], *envp[] = {env, NULL};
     snprintf(env, sizeof(env), "LOG=%s", want);
@@ -505,7 +510,8 @@ static void clear_base_env(void)
         unsetenv(names[i]);
 }
 
-#define SHOW_ENV "import os\nprint('\\n'.join(sorted(k+'='+v for k,v in os.environ.items() "\
+#define SHOW_ENV                                                                                   \
+    "import os\nprint('\\n'.join(sorted(k+'='+v for k,v in os.environ.items() "                    \
     "if k not in ('LC_CTYPE','PYTHONCOERCECLOCALE'))))"
 
 static void a_command_sees_its_own_environment_and_nothing_else(void **state)
@@ -618,7 +624,8 @@ static void no_descriptor_leaks_into_a_command(void **state)
               "  try: os.fstat(fd)\n"
               "  except OSError: return False\n"
               "  return True\n"
-              "print([fd for fd in range(1024) if is_open(fd)])", "");
+              "print([fd for fd in range(1024) if is_open(fd)])",
+              "");
     fx_run(*state, &j);
     check_ok(&j, "[0, 1, 2]");
     fx_job_clear(&j);
@@ -693,7 +700,8 @@ static void a_directory_that_is_not_there_is_named(void **state)
     fx_job_sh(&j, "true", "");
     j.cmd.cwd = "/no/such/dir";
     fx_run(*state, &j);
-    check_failed(&j, ST_KIND_NO_HANDLER, "cannot run sh in /no/such/dir: No such file or directory");
+    check_failed(&j, ST_KIND_NO_HANDLER,
+                 "cannot run sh in /no/such/dir: No such file or directory");
     fx_job_clear(&j);
 }
 

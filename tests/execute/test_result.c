@@ -126,8 +126,8 @@ static void an_envelope_that_says_not_ok_fails_even_with_exit_0(void **state)
                    "ValueError: bad \"x\"\nline 1\nline 2");
     expect_failure(EXIT(0), "{\"ok\":false,\"exception_class\":\"E\"}", NULL, ST_KIND_APP_ERROR,
                    ST_BY_POLICY, "E");
-    expect_failure(EXIT(0), "{\"ok\":false,\"return\":null}", NULL, ST_KIND_APP_ERROR,
-                   ST_BY_POLICY, "the command said ok: false");
+    expect_failure(EXIT(0), "{\"ok\":false,\"return\":null}", NULL, ST_KIND_APP_ERROR, ST_BY_POLICY,
+                   "the command said ok: false");
     expect_failure(EXIT(0), "{\"ok\":false,\"return\":1,\"message\":\"why\",\"traceback\":null}",
                    NULL, ST_KIND_APP_ERROR, ST_BY_POLICY, "why");
 }

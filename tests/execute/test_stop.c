@@ -23,9 +23,9 @@ extern char **environ;
 
 /* A daemon in the manner of the old books: its own session, nothing open, its parent gone.  Its
  * pid goes to $D/NAME.  It does not listen to TERM. */
-#define DAEMON(name, wrap)                                                                     \
-    "(" wrap " setsid sh -c 'trap \"\" TERM HUP; echo $$ > '$D'/" name                         \
-    "; exec <&- >&- 2>&-; while :; do sleep 1000; done' &) ; "                                 \
+#define DAEMON(name, wrap)                                                                         \
+    "(" wrap " setsid sh -c 'trap \"\" TERM HUP; echo $$ > '$D'/" name                             \
+    "; exec <&- >&- 2>&-; while :; do sleep 1000; done' &) ; "                                     \
     "until [ -s $D/" name " ]; do sleep 0.01; done; "
 
 /* A job that knows the test's directory as $D. */
@@ -79,7 +79,7 @@ static void a_timeout_takes_the_whole_tree(void **state)
 
     job_in(fx, &j,
            "sleep 1000 & echo $! > $D/plain; " DAEMON("daemon", "") "trap '' TERM; "
-           "while :; do sleep 1000; done");
+                                                                    "while :; do sleep 1000; done");
     j.job->policy.timeout_us = 3 * ST_SEC;
     j.cmd.grace_us = 50 * ST_MS;
     fx_run(fx, &j);
@@ -118,8 +118,9 @@ static void a_command_may_use_the_grace_to_end_well(void **state)
     struct fx *fx = *state;
     struct fx_job j;
 
-    job_in(fx, &j, "trap 'echo saved >&2; exit 0' TERM; echo $$ > $D/ready; "
-                   "while :; do sleep 0.01; done");
+    job_in(fx, &j,
+           "trap 'echo saved >&2; exit 0' TERM; echo $$ > $D/ready; "
+           "while :; do sleep 0.01; done");
     j.cmd.grace_us = ST_HOUR;
     fx_start(fx, &j);
     fx_wait_number(fx, fx_path(fx, "ready"));
@@ -222,8 +223,9 @@ static void stopping_closes_stdin(void **state)
     struct fx *fx = *state;
     struct fx_job j;
 
-    job_in(fx, &j, "trap '[ $(wc -c) -lt 1048576 ]; exit $?' TERM; echo $$ > $D/ready; "
-                   "while :; do sleep 0.01; done");
+    job_in(fx, &j,
+           "trap '[ $(wc -c) -lt 1048576 ]; exit $?' TERM; echo $$ > $D/ready; "
+           "while :; do sleep 0.01; done");
     fx_job_payload(&j, payload, 1 << 20, NULL);
     j.cmd.grace_us = ST_HOUR;
     fx_start(fx, &j);
@@ -294,8 +296,9 @@ static void the_end_of_one_run_spares_the_orphans_of_another(void **state)
     struct fx *fx = *state;
     struct fx_job a, b;
 
-    job_in(fx, &a, DAEMON("named", "") DAEMON("nameless", "env -i")
-           "until [ -e $D/stop ]; do sleep 0.01; done");
+    job_in(fx, &a,
+           DAEMON("named", "")
+               DAEMON("nameless", "env -i") "until [ -e $D/stop ]; do sleep 0.01; done");
     fx_start(fx, &a);
     fx_wait_number(fx, fx_path(fx, "nameless"));
     for (int i = 0; i < 3; i++) {
@@ -364,8 +367,9 @@ static void one_that_runs_away_by_forking_is_caught(void **state)
         struct fx_job j;
 
         /* killed, and ending by itself */
-        job_in(fx, &j, "\"$1\" --hopper $D/up1 & \"$1\" --hopper $D/up2 & "
-                       "until [ -e $D/stop ]; do sleep 0.01; done");
+        job_in(fx, &j,
+               "\"$1\" --hopper $D/up1 & \"$1\" --hopper $D/up2 & "
+               "until [ -e $D/stop ]; do sleep 0.01; done");
         j.argv[3] = strdup("sh");
         j.argv[4] = strdup(self);
         snprintf(fence, sizeof(fence), "STINT_FENCE=%lld", (long long)j.job->fence);
@@ -401,8 +405,9 @@ static void an_orphan_that_was_held_goes_on(void **state)
     struct fx *fx = *state;
     struct fx_job a, b;
 
-    job_in(fx, &a, "for i in $(seq 200); do (setsid sh -c 'echo $$ >> $D/all' &); done; "
-                   "until [ $(wc -l < $D/all) -eq 200 ]; do sleep 0.01; done");
+    job_in(fx, &a,
+           "for i in $(seq 200); do (setsid sh -c 'echo $$ >> $D/all' &); done; "
+           "until [ $(wc -l < $D/all) -eq 200 ]; do sleep 0.01; done");
     fx_start(fx, &a);
     while (!a.done) {
         fx_job_sh(&b, "(setsid sleep 1000 &); sleep 1000 & exit 0", "");
@@ -518,8 +523,9 @@ static void a_minder_that_is_killed_fails_its_runs_and_is_replaced(void **state)
     long own;
     int minder;
 
-    job_in(fx, &a, DAEMON("named", "") DAEMON("nameless", "env -i")
-           "echo $$ > $D/own; while :; do sleep 1000; done");
+    job_in(fx, &a,
+           DAEMON("named", "")
+               DAEMON("nameless", "env -i") "echo $$ > $D/own; while :; do sleep 1000; done");
     fx_start(fx, &a);
     fx_job_sh(&b, "sleep 1000", "");
     fx_start(fx, &b);
@@ -622,9 +628,10 @@ static void a_worker_that_is_killed_leaves_nothing_running(void **state)
     DIR *dir;
     struct dirent *e;
 
-    worker = worker_start(fx, "echo $PPID > $D/minder; trap '' TERM; sleep 1000 & echo $! > $D/plain; "
-                              DAEMON("named", "") DAEMON("nameless", "env -i")
-                              "echo $$ > $D/own; while :; do sleep 1000; done");
+    worker = worker_start(
+        fx, "echo $PPID > $D/minder; trap '' TERM; "
+            "sleep 1000 & echo $! > $D/plain; " DAEMON("named", "")
+                DAEMON("nameless", "env -i") "echo $$ > $D/own; while :; do sleep 1000; done");
     for (int i = 0; i < 5; i++)
         pids[i] = fx_wait_number(fx, fx_path(fx, names[i]));
     for (int i = 0; i < 5; i++)
@@ -633,7 +640,7 @@ static void a_worker_that_is_killed_leaves_nothing_running(void **state)
     assert_int_equal(waitpid(worker, NULL, 0), worker);
     for (int i = 0; i < 5; i++)
         fx_expect_gone(pids[i]);
-    waitpid((pid_t)pids[4], NULL, 0); /* its minder came to us when it died, if we are a subreaper */
+    waitpid((pid_t)pids[4], NULL, 0); /* came to us, if we are a subreaper */
     dir = opendir(fx->dir);
     while ((e = readdir(dir)))
         assert_null(strstr(e->d_name, "stint-job")); /* the payload's file */
