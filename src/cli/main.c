@@ -159,6 +159,7 @@ int main(int argc, char **argv)
 
     if (argc == 3 && strcmp(argv[1], ST_MINDER_ARG) == 0)
         return st_minder_main(atoi(argv[2]));
+    st_store_own_process();
     if (!cli_init(&c, argc, argv))
         return c.exit;
     code = run(&c);

@@ -6,7 +6,9 @@
  *                    cancelled                  cancelled
  *                    shutdown                   released, uncharged
  *                    lease doubtful             as a failure, kind lease_expired
+ *                    past its timeout           as a failure, kind timeout
  *     ok                                        succeeded
+ *     snoozed                                   released, uncharged, due after the time it asked for
  *     failed, permanent or budget used up       failed
  *     failed otherwise                          retry after the policy's delay, or the one it asked for
  */
@@ -32,7 +34,10 @@ static void decide_failure(const struct st_done *d, double unit, struct st_finis
 
     f->kind = r->kind;
     f->message = st_slice_cstr(r->message);
-    if (r->aborted != ST_ABORT_NOT) {
+    if (r->aborted == ST_ABORT_TIMEOUT) {
+        f->kind = ST_KIND_TIMEOUT;
+        f->message = st_slice_cstr("it did not end within its timeout");
+    } else if (r->aborted != ST_ABORT_NOT) {
         f->kind = ST_KIND_LEASE_EXPIRED;
         f->message = st_slice_cstr("the lease could not be renewed in time; the attempt was stopped");
     } else if (r->advice == ST_PERMANENT) {
@@ -56,6 +61,7 @@ static void describe(const struct st_done *d, int64_t now_boot_us, struct st_fin
     f->id = st_slice_cstr(d->job->id);
     f->fence = d->job->fence;
     f->ref = d->job->ref;
+    f->held_as = d->job->state;
     f->started_ago_us = d->started_boot_us ? now_boot_us - d->started_boot_us : -1;
     f->exit_code = r->exit_code;
     f->signal = r->signal;
@@ -84,10 +90,16 @@ bool st_done_decide(const struct st_done *d, double unit, int64_t now_boot_us, s
         return true;
     case ST_ABORT_LEASE:
     case ST_ABORT_ERROR:
+    case ST_ABORT_TIMEOUT:
         decide_failure(d, unit, f);
         return true;
     case ST_ABORT_NOT:
         break;
+    }
+    if (!r->ok && r->advice == ST_SNOOZE) {
+        f->outcome = ST_OUT_RELEASED;
+        f->delay_us = r->retry_after_us > 0 ? r->retry_after_us : 0;
+        return true;
     }
     if (!r->ok) {
         decide_failure(d, unit, f);

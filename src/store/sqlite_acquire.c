@@ -136,7 +136,7 @@ static stint_code take(struct st_sq_writer *w, struct acquire *a, const struct s
     a->job = job_build(w, row, err);
     if (!a->job)
         return err->code;
-    a->job->ref = (uint64_t)row->seq;
+    a->job->ref = st_sq_ref(row->seq, row->lane->id);
     a->job->fence = row->fence + 1;
     a->job->attempt = next_attempt(row);
     a->job->state = ST_RUNNING;

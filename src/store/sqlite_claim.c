@@ -328,7 +328,39 @@ static stint_code job_mark(struct st_sq_writer *w, const struct claim *cl, const
     return STINT_OK;
 }
 
-/* Marks the jobs from `from` on, which came from one lane. */
+/* Marks jobs [from, to), all of one state, with one statement. */
+static stint_code jobs_mark(struct st_sq_writer *w, const struct claim *cl, size_t from, size_t to,
+                            int64_t policy, stint_error *err)
+{
+    const enum st_state state = cl->out[from]->state;
+    sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_CLAIM_MANY, err);
+    stint_code code = STINT_OK;
+    struct st_buf seqs;
+
+    if (!st)
+        return err->code;
+    st_buf_init(&seqs, (to - from) * 24 + 16);
+    for (size_t i = from; i < to; i++)
+        st_buf_printf(&seqs, "%c%llu", i == from ? '[' : ',', (unsigned long long)cl->out[i]->ref);
+    st_buf_putc(&seqs, ']');
+    if (seqs.failed) {
+        st_buf_clear(&seqs);
+        return st_fail(err, STINT_ENOMEM, "out of memory for a claim of %zu jobs", to - from);
+    }
+    bind_text(st, 1, st_buf_view(&seqs));
+    bind_int(st, 2, st_state_next(ST_PENDING, state == ST_RUNNING ? ST_EV_CLAIM_RUN : ST_EV_CLAIM));
+    bind_int(st, 3, cl->out[from]->lease_until_us);
+    bind_text(st, 4, cl->req->worker);
+    bind_int(st, 5, policy);
+    bind_opt(st, 6, state == ST_RUNNING ? cl->now_us : -1);
+    code = st_sq_run(&w->c, st, err);
+    if (!code && sqlite3_changes(w->c.db) != (int)(to - from))
+        code = st_fail(err, STINT_ESTORE, "%s is damaged: a job is ready but not pending", w->path);
+    st_buf_clear(&seqs);
+    return code;
+}
+
+/* Marks the jobs from `from` on, which came from one lane: first the running ones, then the others. */
 static stint_code lane_mark(struct st_sq_writer *w, struct claim *cl, struct head *h, size_t from,
                             stint_error *err)
 {
@@ -338,12 +370,16 @@ static stint_code lane_mark(struct st_sq_writer *w, struct claim *cl, struct hea
         return STINT_OK;
     if (st_sq_policy_id(w, h->rule ? &h->rule->policy : &st_policy_default, &policy, err))
         return err->code;
-    for (size_t i = from; i < cl->n_out; i++) {
-        if (job_mark(w, cl, cl->out[i], policy, err))
+    for (size_t i = from, to; i < cl->n_out; i = to) {
+        for (to = i + 1; to < cl->n_out && cl->out[to]->state == cl->out[i]->state;)
+            to++;
+        if (to - i > 1 ? jobs_mark(w, cl, i, to, policy, err) : job_mark(w, cl, cl->out[i], policy, err))
             return err->code;
-        st_sq_count(h->lane, st_sq_bucket(cl->out[i]->state, false, 1), 1);
+        st_sq_count(h->lane, st_sq_bucket(cl->out[i]->state, false, 1), (int64_t)(to - i));
+        st_sq_count(h->lane, ST_SHOW_PENDING, -(int64_t)(to - i));
     }
-    st_sq_count(h->lane, ST_SHOW_PENDING, -(int64_t)(cl->n_out - from));
+    for (size_t i = from; i < cl->n_out; i++)
+        cl->out[i]->ref = st_sq_ref((int64_t)cl->out[i]->ref, h->lane->id);
     return STINT_OK;
 }
 

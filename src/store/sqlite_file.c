@@ -292,3 +292,8 @@ void st_sq_writer_put(struct st_sq_writer *w)
     }
     pthread_mutex_unlock(&registry_mu);
 }
+
+void st_store_own_process(void)
+{
+    sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0); /* a global lock at every allocation */
+}

@@ -205,11 +205,58 @@ static stint_code finish_again(struct st_sq_writer *w, const struct st_sq_row *r
     return STINT_OK;
 }
 
+/* The common case without a look at the row: the job succeeded, holds no key, and is as the worker believes.
+ * *done = false: it is not that case, nothing has changed. */
+static stint_code succeed_as(struct st_sq_writer *w, struct st_finish *f, int64_t now, bool *done,
+                             stint_error *err)
+{
+    sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_SUCCEED_AS, err);
+    struct st_sq_lane *lane;
+
+    *done = false;
+    if (!st)
+        return err->code;
+    bind_int(st, 1, st_sq_ref_seq(f->ref));
+    bind_int(st, 2, f->fence);
+    bind_int(st, 3, now);
+    bind_opt(st, 4, f->started_ago_us >= 0 ? now - f->started_ago_us : -1);
+    bind_blob(st, 5, f->result);
+    bind_text(st, 6, f->result_ref);
+    bind_opt(st, 7, f->exit_code);
+    bind_pos(st, 8, f->signal);
+    bind_pos(st, 9, f->max_rss_kb);
+    bind_text(st, 10, f->log);
+    bind_blob(st, 11, f->log_tail);
+    bind_int(st, 12, f->held_as);
+    bind_text(st, 13, f->id);
+    if (st_sq_run(&w->c, st, err))
+        return err->code;
+    if (sqlite3_changes(w->c.db) != 1)
+        return STINT_OK;
+    lane = st_sq_lane_by_id(w, st_sq_ref_lane(f->ref), err);
+    if (!lane)
+        return err->code;
+    st_sq_count(lane, st_sq_bucket(f->held_as, false, 1), -1);
+    st_sq_count(lane, ST_SHOW_SUCCEEDED, 1);
+    f->verdict = STINT_OK;
+    f->state = ST_SUCCEEDED;
+    *done = true;
+    return STINT_OK;
+}
+
+static bool may_succeed_as(const struct st_finish *f)
+{
+    return f->outcome == ST_OUT_SUCCEEDED && f->ref && st_state_held(f->held_as) &&
+           st_state_next(f->held_as, ST_EV_SUCCEED) == ST_SUCCEEDED;
+}
+
 static stint_code finish_one(struct st_sq_writer *w, struct st_finish *f, int64_t now, stint_error *err)
 {
     struct st_sq_row row;
-    bool found;
+    bool found = false;
 
+    if (may_succeed_as(f) && (succeed_as(w, f, now, &found, err) || found))
+        return found ? STINT_OK : err->code;
     if (st_sq_row_find(w, f->id, f->ref, &row, &found, err))
         return err->code;
     f->verdict = STINT_ELOST;

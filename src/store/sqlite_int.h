@@ -179,6 +179,23 @@ void st_sq_count(struct st_sq_lane *lane, enum st_shown bucket, int64_t n);
 stint_code st_sq_counts_flush(struct st_sq_writer *w, stint_error *err);
 void st_sq_counts_drop(struct st_sq_writer *w); /* the transaction is rolled back */
 
+/* A job's ref: its row and its lane, so that an outcome needs no look at the row first.  0 = they do not fit. */
+#define ST_SQ_REF_SEQ 40
+static inline uint64_t st_sq_ref(int64_t seq, int64_t lane)
+{
+    const bool fits = seq >> ST_SQ_REF_SEQ == 0 && lane >> (63 - ST_SQ_REF_SEQ) == 0;
+
+    return fits ? (uint64_t)lane << ST_SQ_REF_SEQ | (uint64_t)seq : 0;
+}
+static inline int64_t st_sq_ref_seq(uint64_t ref)
+{
+    return (int64_t)(ref & (((uint64_t)1 << ST_SQ_REF_SEQ) - 1));
+}
+static inline int64_t st_sq_ref_lane(uint64_t ref)
+{
+    return (int64_t)(ref >> ST_SQ_REF_SEQ);
+}
+
 /* ready: a pending job is known to be due */
 static inline enum st_shown st_sq_bucket(enum st_state s, bool ready, int attempt)
 {

@@ -80,7 +80,7 @@ stint_code st_sq_row_find(struct st_sq_writer *w, struct st_slice id, uint64_t r
         st = st_sq_stmt(&w->c, SQ_ROW_SEQ, err);
         if (!st)
             return err->code;
-        bind_int(st, 1, (int64_t)ref);
+        bind_int(st, 1, st_sq_ref_seq(ref));
         if (row_by(w, st, row, found, err))
             return err->code;
         if (*found && st_slice_is(id, row->id))

@@ -103,6 +103,7 @@ struct st_finish {
     struct st_slice id;
     int64_t fence;
     uint64_t ref;
+    enum st_state held_as; /* a hint that saves the store a look: ST_CLAIMED or ST_RUNNING; 0 = unknown */
     enum st_outcome outcome;
     int64_t delay_us;
     int64_t started_ago_us; /* -1: never started */
@@ -338,6 +339,10 @@ stint_code st_store_open(const char *url, const struct st_store_open *opt, struc
                          stint_error *err);
 stint_code st_store_sqlite_open(const char *path_and_query, const struct st_store_open *opt,
                                 struct st_store **out, stint_error *err);
+
+/* For a program that owns its process, before the first store is opened: turns off what the engines count for
+ * others.  A library inside somebody's program must not call it. */
+void st_store_own_process(void);
 
 /* Wrap a real store; closing the wrapper closes it. */
 struct st_store *st_store_trace(struct st_store *real); /* logs each call: op, n, code, micros (debug) */

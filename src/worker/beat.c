@@ -139,8 +139,10 @@ static void on_verdict(struct st_worker *w, const struct st_beat *b, int64_t ask
         return;
     }
     h->lease = st_lease_from(asked_us, h->done.job->lease_us, h->renew_us, h->grace_us);
-    if (b->started_boot_us)
+    if (b->started_boot_us) {
         h->start_told = true;
+        h->done.job->state = ST_RUNNING;
+    }
     if (b->cancel && h->stopping == ST_ABORT_NOT)
         slots_abort(h, ST_ABORT_CANCELLED, false);
 }
