@@ -66,10 +66,21 @@ enum st_abort {
     ST_ABORT_NOT_FOUND, /* not_found */
     ST_ABORT_ALREADY_COMPLETED,
     ST_ABORT_ERROR,     /* error */
+    ST_ABORT_TIMEOUT,   /* timeout: of an in-process handler, which cannot be killed */
 };
 const char *st_abort_name(enum st_abort a); /* "taken_by_another_worker" */
 
-enum st_advice { ST_BY_POLICY, ST_PERMANENT };
+/* The job is not ours any more: nothing may be written about it. */
+static inline bool st_abort_lost(enum st_abort a)
+{
+    return a == ST_ABORT_TAKEN || a == ST_ABORT_NOT_FOUND || a == ST_ABORT_ALREADY_COMPLETED;
+}
+
+enum st_advice {
+    ST_BY_POLICY,
+    ST_PERMANENT,
+    ST_SNOOZE, /* not ok, but no failure: again after retry_after_us, the attempt given back */
+};
 
 /* What came of an attempt.  The pointers are owned by the struct: st_ran_clear(). */
 struct st_ran {

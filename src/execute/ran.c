@@ -26,6 +26,7 @@ const char *st_abort_name(enum st_abort a)
         [ST_ABORT_NOT_FOUND] = "not_found",
         [ST_ABORT_ALREADY_COMPLETED] = "already_completed",
         [ST_ABORT_ERROR] = "error",
+        [ST_ABORT_TIMEOUT] = "timeout",
     };
 
     return (size_t)a < sizeof(names) / sizeof(*names) ? names[a] : "";
