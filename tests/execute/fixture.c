@@ -180,7 +180,7 @@ void fx_job_clear(struct fx_job *j)
     st_ran_clear(&j->ran);
 }
 
-static void on_ran(void *arg, struct st_ran *ran)
+void fx_on_ran(void *arg, struct st_ran *ran)
 {
     struct fx_job *j = arg;
 
@@ -194,7 +194,7 @@ void fx_start(struct fx *fx, struct fx_job *j)
 {
     stint_error err;
 
-    if (st_exec_run(fx->x, &j->cmd, j->job, on_ran, j, &j->run, &err) != STINT_OK)
+    if (st_exec_run(fx->x, &j->cmd, j->job, fx_on_ran, j, &j->run, &err) != STINT_OK)
         fail_msg("%s", err.message);
     assert_int_equal(j->done, 0);
 }

@@ -50,6 +50,7 @@ void fx_job_py(struct fx_job *j, const char *script, const char *payload);
 void fx_job_payload(struct fx_job *j, const void *payload, size_t len, const char *meta);
 void fx_job_clear(struct fx_job *j);
 
+void fx_on_ran(void *arg, struct st_ran *ran); /* the done of a struct fx_job */
 void fx_start(struct fx *fx, struct fx_job *j);
 void fx_wait(struct fx *fx, struct fx_job *j); /* until done */
 void fx_run(struct fx *fx, struct fx_job *j);  /* both */

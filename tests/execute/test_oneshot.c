@@ -4,10 +4,12 @@
  */
 #include "fixture.h"
 
+#include <dirent.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -460,6 +462,48 @@ static void a_payload_file_is_ours_alone_and_gone_afterwards(void **state)
     fx_job_clear(&j);
 }
 
+static int entries(const char *path)
+{
+    DIR *dir = opendir(path);
+    int n = 0;
+
+    assert_non_null(dir);
+    while (readdir(dir))
+        n++;
+    closedir(dir);
+    return n - 2; /* . and .. */
+}
+
+static void a_payload_file_goes_also_when_nothing_could_be_started(void **state)
+{
+    struct fx *fx = *state;
+    struct fx_job j;
+
+    setenv("TMPDIR", fx->dir, 1);
+    fx_job_sh(&j, "", "x");
+    set_arg(&j, 0, "no-such-program");
+    j.cmd.payload_by = ST_PAYLOAD_FILE;
+    fx_run(fx, &j);
+    unsetenv("TMPDIR");
+    assert_int_equal(j.ran.kind, ST_KIND_NO_HANDLER);
+    assert_int_equal(entries(fx->dir), 0);
+    fx_job_clear(&j);
+}
+
+static void a_payload_file_that_cannot_be_made_is_a_failed_attempt(void **state)
+{
+    struct fx_job j;
+
+    setenv("TMPDIR", "/no/such/dir", 1);
+    fx_job_sh(&j, "true", "x");
+    j.cmd.payload_by = ST_PAYLOAD_FILE;
+    fx_run(*state, &j);
+    unsetenv("TMPDIR");
+    check_failed(&j, ST_KIND_INTERNAL,
+                 "cannot make a payload file in /no/such/dir: No such file or directory");
+    fx_job_clear(&j);
+}
+
 static void a_payload_file_takes_its_placeholder(void **state)
 {
     struct fx_job j;
@@ -746,6 +790,46 @@ static void a_mode_that_is_not_oneshot_is_a_failed_attempt(void **state)
     fx_job_clear(&j);
 }
 
+/* Too few descriptors for this many steps of a start, each number in turn, until it works. */
+static void a_start_without_descriptors_changes_nothing(void **state)
+{
+    struct fx *fx = *state;
+    stint_code rc = STINT_EAGAIN;
+    struct rlimit old, low;
+    struct fx_job j;
+    int fds, errors = 0;
+
+    fx_job_sh(&j, "true", "");
+    fx_run(fx, &j); /* with a minder, and all that a loop opens once */
+    fx_job_clear(&j);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+    fds = fx_open_fds();
+    for (rlim_t more = 0; rc != STINT_OK && more < 20; more++) {
+        stint_error err;
+
+        fx_job_sh(&j, "cat", "x");
+        low = (struct rlimit){(rlim_t)fds - 3 + more, old.rlim_max}; /* . and .. and the reader's */
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+        rc = st_exec_run(fx->x, &j.cmd, j.job, fx_on_ran, &j, &j.run, &err);
+        setrlimit(RLIMIT_NOFILE, &old);
+        if (rc == STINT_OK)
+            break;
+        assert_int_equal(rc, STINT_EAGAIN);
+        assert_null(j.run);
+        errors++;
+        for (int i = 0; i < 5; i++)
+            uv_run(&fx->loop, UV_RUN_NOWAIT);
+        assert_int_equal(j.done, 0);
+        assert_int_equal(fx_open_fds(), fds);
+        fx_job_clear(&j);
+    }
+    assert_true(errors >= 4);
+    assert_int_equal(rc, STINT_OK);
+    fx_wait(fx, &j);
+    check_ok(&j, "x");
+    fx_job_clear(&j);
+}
+
 static void an_executor_that_ran_nothing_closes(void **state)
 {
     fx_reopen(*state);
@@ -792,6 +876,8 @@ int main(int argc, char **argv)
         FX_TEST(a_payload_too_long_for_an_argument_is_refused),
         FX_TEST(a_payload_with_a_zero_byte_is_no_argument),
         FX_TEST(a_payload_file_is_ours_alone_and_gone_afterwards),
+        FX_TEST(a_payload_file_goes_also_when_nothing_could_be_started),
+        FX_TEST(a_payload_file_that_cannot_be_made_is_a_failed_attempt),
         FX_TEST(a_payload_file_takes_its_placeholder),
         FX_TEST(a_payload_placeholder_must_agree_with_the_way_payloads_come),
         FX_TEST(a_command_sees_its_own_environment_and_nothing_else),
@@ -809,6 +895,7 @@ int main(int argc, char **argv)
         FX_TEST(a_program_is_looked_for_in_the_path_it_will_see),
         FX_TEST(an_empty_command_is_a_failed_attempt),
         FX_TEST(a_mode_that_is_not_oneshot_is_a_failed_attempt),
+        FX_TEST(a_start_without_descriptors_changes_nothing),
         FX_TEST(an_executor_that_ran_nothing_closes),
         FX_TEST(a_minder_that_cannot_be_started_is_an_error_and_no_attempt),
     };

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -514,6 +515,43 @@ static void runs_beside_each_other_keep_their_results_apart(void **state)
     }
 }
 
+/* More than the socket takes at once. */
+static void a_minder_that_is_slow_gets_its_requests_later(void **state)
+{
+    enum { N = 400 };
+    static struct fx_job jobs[N];
+    struct fx *fx = *state;
+    struct rlimit old, high;
+    int minder;
+
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+    high = (struct rlimit){old.rlim_max, old.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &high), 0);
+    fx_job_sh(&jobs[0], "true", "");
+    fx_run(fx, &jobs[0]);
+    fx_job_clear(&jobs[0]);
+    minder = fx_minder_pid();
+    assert_true(minder > 0);
+    kill(minder, SIGSTOP);
+    for (int i = 0; i < N; i++) {
+        fx_job_sh(&jobs[i], "exit 7", "");
+        fx_start(fx, &jobs[i]);
+        if (i % 2)
+            st_exec_abort(jobs[i].run, ST_ABORT_SHUTDOWN);
+    }
+    uv_run(&fx->loop, UV_RUN_NOWAIT);
+    kill(minder, SIGCONT);
+    for (int i = 0; i < N; i++) {
+        fx_wait(fx, &jobs[i]);
+        assert_false(jobs[i].ran.ok);
+        assert_int_equal(jobs[i].ran.aborted, i % 2 ? ST_ABORT_SHUTDOWN : ST_ABORT_NOT);
+        assert_true(i % 2 || jobs[i].ran.exit_code == 7);
+        fx_job_clear(&jobs[i]);
+    }
+    assert_int_equal(fx_minder_pid(), minder);
+    setrlimit(RLIMIT_NOFILE, &old);
+}
+
 /* ---- deaths ---------------------------------------------------------------------- */
 
 static void a_minder_that_is_killed_fails_its_runs_and_is_replaced(void **state)
@@ -732,6 +770,7 @@ int main(int argc, char **argv)
         FX_TEST(a_run_is_over_when_its_pipes_are),
         FX_TEST(two_hundred_runs_leave_nothing),
         FX_TEST(runs_beside_each_other_keep_their_results_apart),
+        FX_TEST(a_minder_that_is_slow_gets_its_requests_later),
         FX_TEST(a_minder_that_is_killed_fails_its_runs_and_is_replaced),
         FX_TEST(a_minder_killed_while_idle_costs_no_attempt),
         FX_TEST(a_run_whose_minder_died_may_be_aborted),
