@@ -39,9 +39,11 @@ static void exec_first(struct st_spawn *s)
 
     for (char **path = s->paths; *path; path++) {
         execve(*path, s->argv, s->env);
-        if (errno == EACCES)
-            err = EACCES; /* remembered: a later one may do */
-        else if (errno != ENOENT && errno != ENOTDIR) {
+        if (errno ==
+            EACCES) { /* a later one may do; a directory we may not look into says nothing */
+            if (!s->paths[1] || !access(*path, F_OK))
+                err = EACCES;
+        } else if (errno != ENOENT && errno != ENOTDIR) {
             err = errno;
             break;
         }
