@@ -39,8 +39,8 @@ static void exec_first(struct st_spawn *s)
 
     for (char **path = s->paths; *path; path++) {
         execve(*path, s->argv, s->env);
-        if (errno ==
-            EACCES) { /* a later one may do; a directory we may not look into says nothing */
+        if (errno == EACCES) {
+            /* A later one may do.  A directory that we may not look into says nothing. */
             if (!s->paths[1] || !access(*path, F_OK))
                 err = EACCES;
         } else if (errno != ENOENT && errno != ENOTDIR) {
