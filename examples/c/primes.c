@@ -4,8 +4,8 @@
  *
  *     stint enqueue primes 1000
  *
- * stint.yaml hands the payload over as the first argument.  What is printed becomes the result; exit
- * code 65 (EX_DATAERR) says that the payload is wrong and trying again is useless.
+ * stint.yaml hands the payload over as the first argument.  What is printed becomes the result;
+ * exit code 65 (EX_DATAERR) says that the payload is wrong and trying again is useless.
  */
 #include <errno.h>
 #include <stdio.h>

@@ -3,10 +3,9 @@
  * probe.c - the command that end-to-end tests run as a job.
  *
  *     probe ledger FILE    append "id attempt" to FILE, one write
- *     probe hold DIR       write our pid to DIR/started.ID.ATTEMPT, wait for DIR/go, print the attempt
- *     probe stubborn DIR   the same, deaf to TERM
- *     probe family DIR     the same, with a child, and a grandchild in a session of its own
- *     probe fds            print the open descriptors as JSON
+ *     probe hold DIR       write our pid to DIR/started.ID.ATTEMPT, wait for DIR/go, print the
+ * attempt probe stubborn DIR   the same, deaf to TERM probe family DIR     the same, with a child,
+ * and a grandchild in a session of its own probe fds            print the open descriptors as JSON
  *     probe fill N         print N bytes
  */
 #include <dirent.h>
@@ -54,7 +53,8 @@ static void announce(const char *dir, const char *suffix)
     char name[4096], temp[4200];
     FILE *f;
 
-    snprintf(name, sizeof(name), "%s/started.%s.%s%s", dir, need("STINT_JOB_ID"), need("STINT_ATTEMPT"), suffix);
+    snprintf(name, sizeof(name), "%s/started.%s.%s%s", dir, need("STINT_JOB_ID"),
+             need("STINT_ATTEMPT"), suffix);
     snprintf(temp, sizeof(temp), "%s.tmp", name);
     f = fopen(temp, "w");
     check(f != NULL, temp);
