@@ -119,13 +119,11 @@ struct drain {
 };
 
 /* Nothing, but the one that reaches the limit stops the worker. */
-static void noop(void *arg, const struct st_job *job, const atomic_int *abort, struct st_ran *ran)
+static void noop(void *arg, struct st_pool_item *it)
 {
     struct drain *d = arg;
 
-    (void)job;
-    (void)abort;
-    (void)ran;
+    (void)it;
     if (d->limit && atomic_fetch_add(&d->begun, 1) + 1 == d->limit)
         st_worker_stop(d->w);
 }
@@ -185,14 +183,12 @@ struct pickup {
     } at[];
 };
 
-static void note_start(void *arg, const struct st_job *job, const atomic_int *abort, struct st_ran *ran)
+static void note_start(void *arg, struct st_pool_item *it)
 {
     struct pickup *p = arg;
     int64_t i;
 
-    (void)abort;
-    (void)ran;
-    if (st_parse_i64(job->payload, &i) && i >= 0 && i < p->n)
+    if (st_parse_i64(it->job->payload, &i) && i >= 0 && i < p->n)
         p->at[i].begun_us = st_clock_mono_us();
     atomic_fetch_add(&p->started, 1);
 }

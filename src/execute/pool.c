@@ -18,6 +18,9 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #define SHORT_US 20.0
 #define SMOOTH 0.1
@@ -81,11 +84,14 @@ static bool worth_waking(const struct st_pool *p)
 
 static void item_run(struct st_pool_item *it)
 {
+    enum st_abort why;
+
     it->ran = (struct st_ran)ST_RAN_INIT;
     it->ran.ok = true;
     if (!atomic_load(&it->abort))
-        it->fn(it->arg, it->job, &it->abort, &it->ran);
-    it->ran.aborted = (enum st_abort)atomic_load(&it->abort);
+        it->fn(it->arg, it);
+    why = (enum st_abort)atomic_load(&it->abort);
+    it->ran.aborted = it->firm && !st_abort_lost(why) ? ST_ABORT_NOT : why;
 }
 
 static void note_duration(struct st_pool *p, int64_t us)
@@ -204,4 +210,88 @@ void st_pool_free(struct st_pool *p)
     pthread_mutex_destroy(&p->mutex);
     free(p->threads);
     free(p);
+}
+
+/* ---- one item -------------------------------------------------------------------- */
+
+void st_item_init(struct st_pool_item *it, st_handler_fn fn, void *arg, const struct st_job *job)
+{
+    it->next = NULL;
+    it->fn = fn;
+    it->arg = arg;
+    it->job = job;
+    it->firm = false;
+    atomic_store_explicit(&it->abort, ST_ABORT_NOT, memory_order_relaxed);
+    atomic_store_explicit(&it->abort_fd, -1, memory_order_relaxed);
+    atomic_store_explicit(&it->progress, NULL, memory_order_relaxed);
+    atomic_store_explicit(&it->started_us, 0, memory_order_relaxed);
+}
+
+void st_item_clear(struct st_pool_item *it)
+{
+    int fd = atomic_load_explicit(&it->abort_fd, memory_order_relaxed);
+
+    if (fd >= 0) {
+        atomic_store(&it->abort_fd, -1);
+        close(fd);
+    }
+    free(st_item_progress_take(it));
+}
+
+static void fd_raise(int fd)
+{
+    ssize_t n = write(fd, &(uint64_t){1}, sizeof(uint64_t));
+
+    (void)n; /* full means readable already */
+}
+
+/* The flag before the descriptor here, the descriptor before the flag below: one of the two sees the other. */
+void st_item_abort(struct st_pool_item *it, enum st_abort why)
+{
+    int fd;
+
+    atomic_store(&it->abort, (int)why);
+    fd = atomic_load(&it->abort_fd);
+    if (fd >= 0)
+        fd_raise(fd);
+}
+
+int st_item_abort_fd(struct st_pool_item *it)
+{
+    int fd = atomic_load(&it->abort_fd), none = -1;
+
+    if (fd >= 0)
+        return fd;
+    fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (fd < 0)
+        return -1;
+    if (!atomic_compare_exchange_strong(&it->abort_fd, &none, fd)) {
+        close(fd); /* another thread of the handler's was faster */
+        fd = none;
+    }
+    if (atomic_load(&it->abort))
+        fd_raise(fd);
+    return fd;
+}
+
+bool st_item_progress(struct st_pool_item *it, struct st_slice json)
+{
+    char *text = strndup(json.p, json.len);
+
+    if (text)
+        free(atomic_exchange(&it->progress, text));
+    return text != NULL;
+}
+
+char *st_item_progress_take(struct st_pool_item *it)
+{
+    return atomic_load_explicit(&it->progress, memory_order_relaxed) ? atomic_exchange(&it->progress, NULL) : NULL;
+}
+
+void st_item_progress_back(struct st_pool_item *it, char *json)
+{
+    char *none = NULL;
+
+    if (!atomic_compare_exchange_strong(&it->progress, &none, json))
+        free(json);
 }

@@ -9,10 +9,11 @@
 
 #include "execute/execute.h"
 
-/* An in-process handler.  Runs on a thread of its own; fills *ran (which starts as ST_RAN_INIT with ok = true).
- * *abort becomes an enum st_abort when the attempt should stop; the handler looks at it when it can. */
-typedef void (*st_handler_fn)(void *arg, const struct st_job *job, const atomic_int *abort,
-                              struct st_ran *ran);
+struct st_pool_item;
+
+/* An in-process handler.  Runs on a thread of its own; fills it->ran (which starts as ST_RAN_INIT with ok = true).
+ * it->abort becomes an enum st_abort when the attempt should stop; the handler looks at it when it can. */
+typedef void (*st_handler_fn)(void *arg, struct st_pool_item *it);
 
 /* One attempt on its way through the pool; embedded in the caller's own record. */
 struct st_pool_item {
@@ -21,9 +22,26 @@ struct st_pool_item {
     void *arg;
     const struct st_job *job;
     struct st_ran ran;
+    bool firm;                    /* the handler means its outcome, told to stop or not: only a lost job overrules it */
     atomic_int abort;             /* set before it has begun: the handler is not called */
+    atomic_int abort_fd;          /* an eventfd that becomes readable with abort; -1 = nobody asked for one */
+    _Atomic(char *) progress;     /* JSON not yet told to the store, or NULL */
     _Atomic int64_t started_us;   /* CLOCK_BOOTTIME when a thread took it; 0 = it waits */
 };
+
+void st_item_init(struct st_pool_item *it, st_handler_fn fn, void *arg, const struct st_job *job);
+/* Closes and frees what the attempt asked for.  The handler has returned, or never began. */
+void st_item_clear(struct st_pool_item *it);
+/* The loop's: tells the handler to stop. */
+void st_item_abort(struct st_pool_item *it, enum st_abort why);
+/* The handler's: the descriptor, made when first asked for; -1 = there is none to be had. */
+int st_item_abort_fd(struct st_pool_item *it);
+/* A newer text takes the place of one that was not told yet.  false = no memory.  Any thread. */
+bool st_item_progress(struct st_pool_item *it, struct st_slice json);
+/* Takes the text, for free(); NULL = nothing new. */
+char *st_item_progress_take(struct st_pool_item *it);
+/* It could not be told: puts it back unless there is a newer one. */
+void st_item_progress_back(struct st_pool_item *it, char *json);
 
 struct st_pool;
 

@@ -49,6 +49,7 @@ struct held *held_new(struct st_worker *w, struct st_job *job)
     h->w = w;
     h->done.job = job;
     h->done.ran = (struct st_ran)ST_RAN_INIT;
+    st_item_init(&h->item, NULL, NULL, job);
     h->queued_us = st_clock_boot_us();
     h->start_told = job->state == ST_RUNNING;
     h->hash_next = w->buckets[b];
@@ -92,6 +93,7 @@ static void unlink_held(struct held *h)
     *(h->prev ? &h->prev->next : &w->first) = h->next;
     *(h->next ? &h->next->prev : &w->last) = h->prev;
     w->n_held--;
+    st_item_clear(&h->item);
 }
 
 void held_began(struct held *h)

@@ -52,12 +52,7 @@ static void begin_in_process(struct held *h, const struct st_worker_handler *in)
     struct st_worker *w = h->w;
 
     held_began(h);
-    h->item.fn = in->fn;
-    h->item.arg = in->arg;
-    h->item.job = h->done.job;
-    h->item.next = NULL;
-    atomic_store(&h->item.abort, ST_ABORT_NOT);
-    atomic_store(&h->item.started_us, 0);
+    st_item_init(&h->item, in->fn, in->arg, h->done.job);
     *(w->push_last ? &w->push_last->next : &w->push_first) = &h->item;
     w->push_last = &h->item;
     w->n_push++;
@@ -150,6 +145,8 @@ void slots_collect(struct st_worker *w)
 
         w->n_pooled--;
         h->done.ran = it->ran;
+        if (st_abort_lost(h->stopping))
+            h->done.ran.aborted = h->stopping;
         h->done.started_boot_us = atomic_load(&it->started_us);
         held_over(h);
         it = next;
@@ -188,7 +185,7 @@ void slots_abort(struct held *h, enum st_abort why, bool now)
         h->stopping = why; /* whatever the reason was: the outcome is not ours to write any more */
     }
     if (!h->run)
-        atomic_store(&h->item.abort, (int)h->stopping);
+        st_item_abort(&h->item, h->stopping);
     else if (now)
         st_exec_kill(h->run, why);
     else

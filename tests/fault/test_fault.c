@@ -71,12 +71,13 @@ static stint_code open_faulty(void *arg, struct st_store **out, stint_error *err
 }
 
 /* Every third job fails its first attempt and is tried again at once. */
-static void handle(void *arg, const struct st_job *job, const atomic_int *abort, struct st_ran *ran)
+static void handle(void *arg, struct st_pool_item *it)
 {
+    const struct st_job *job = it->job;
+    struct st_ran *ran = &it->ran;
     struct world *w = arg;
     int64_t i = -1;
 
-    (void)abort;
     assert_true(st_parse_i64(job->payload, &i) && i >= 0 && i < JOBS);
     atomic_fetch_add(&w->runs[i], 1);
     if (i % 3 == 0 && job->attempt == 1) {

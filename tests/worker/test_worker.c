@@ -68,14 +68,12 @@ static void world_clear(struct world *w)
 }
 
 /* Counts, and how many run at the same time. */
-static void count(void *arg, const struct st_job *job, const atomic_int *abort, struct st_ran *ran)
+static void count(void *arg, struct st_pool_item *it)
 {
     struct world *w = arg;
     int now = atomic_fetch_add(&w->at_once, 1) + 1;
 
-    (void)job;
-    (void)abort;
-    (void)ran;
+    (void)it;
     for (int most = atomic_load(&w->most_at_once); now > most;) {
         if (atomic_compare_exchange_weak(&w->most_at_once, &most, now))
             break;
@@ -85,17 +83,15 @@ static void count(void *arg, const struct st_job *job, const atomic_int *abort, 
 }
 
 /* Runs until it is told to stop, by us or by the test. */
-static void hold(void *arg, const struct st_job *job, const atomic_int *abort, struct st_ran *ran)
+static void hold(void *arg, struct st_pool_item *it)
 {
     struct world *w = arg;
 
-    (void)job;
-    (void)ran;
     atomic_fetch_add(&w->ran, 1);
-    while (!atomic_load(abort) && !atomic_load(&w->go))
+    while (!atomic_load(&it->abort) && !atomic_load(&w->go))
         usleep(1000);
-    if (atomic_load(abort))
-        atomic_store(&w->aborted, atomic_load(abort));
+    if (atomic_load(&it->abort))
+        atomic_store(&w->aborted, atomic_load(&it->abort));
 }
 
 static void *run_thread(void *arg)
