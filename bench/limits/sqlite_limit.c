@@ -190,27 +190,9 @@ static void close_store(struct limit *l)
 
 /* ---- drain -------------------------------------------------------------------------------- */
 
-/* Reads every column that the store reads, and copies the texts that it copies. */
-static void read_row(sqlite3_stmt *st, char *copy, size_t size)
-{
-    for (int i = 0; i < sqlite3_column_count(st); i++) {
-        if (sqlite3_column_type(st, i) == SQLITE_TEXT)
-            snprintf(copy, size, "%s", (const char *)sqlite3_column_text(st, i));
-        else
-            (void)sqlite3_column_int64(st, i);
-    }
-}
-
 static void finish_one(struct limit *l, const struct job *job, int64_t now)
 {
-    sqlite3_stmt *row = get(l, SQ_ROW_SEQ), *st = get(l, SQ_SUCCEED);
-    char copy[512];
-
-    sqlite3_bind_int64(row, 1, job->seq);
-    if (sqlite3_step(row) != SQLITE_ROW)
-        die(l, "a claimed row is gone");
-    read_row(row, copy, sizeof(copy));
-    sqlite3_reset(row);
+    sqlite3_stmt *st = get(l, SQ_SUCCEED_AS);
 
     sqlite3_bind_int64(st, 1, job->seq);
     sqlite3_bind_int64(st, 2, job->fence);
@@ -218,6 +200,8 @@ static void finish_one(struct limit *l, const struct job *job, int64_t now)
     sqlite3_bind_int64(st, 4, now);
     for (int i = 5; i <= 11; i++)
         sqlite3_bind_null(st, i); /* no result, no exit code, no log */
+    sqlite3_bind_int(st, 12, CLAIMED);
+    sqlite3_bind_text(st, 13, job->bytes, (int)job->id_len, SQLITE_STATIC);
     run_one(l, st);
 }
 
@@ -252,19 +236,28 @@ static struct job *job_from(struct limit *l, sqlite3_stmt *st)
     return job;
 }
 
-static void mark(struct limit *l, const struct job *job, int64_t now)
+/* All of a batch with one statement. */
+static void mark(struct limit *l, int64_t now)
 {
-    sqlite3_stmt *st = get(l, SQ_CLAIM);
+    sqlite3_stmt *st = get(l, SQ_CLAIM_MANY);
+    char *seqs = malloc(l->n_held * 24 + 16);
+    size_t at = 0;
 
-    sqlite3_bind_int64(st, 1, job->seq);
+    if (!seqs)
+        die(l, "a batch");
+    for (size_t i = 0; i < l->n_held; i++)
+        at += (size_t)sprintf(seqs + at, "%c%lld", i ? ',' : '[', (long long)l->held[i]->seq);
+    seqs[at++] = ']';
+    sqlite3_bind_text(st, 1, seqs, (int)at, SQLITE_STATIC);
     sqlite3_bind_int(st, 2, CLAIMED);
-    sqlite3_bind_int(st, 3, job->attempt);
-    sqlite3_bind_int64(st, 4, job->fence);
-    sqlite3_bind_int64(st, 5, now + LEASE_US);
-    sqlite3_bind_text(st, 6, WORKER, -1, SQLITE_STATIC);
-    sqlite3_bind_int64(st, 7, l->policy);
-    sqlite3_bind_null(st, 8);
-    run_one(l, st);
+    sqlite3_bind_int64(st, 3, now + LEASE_US);
+    sqlite3_bind_text(st, 4, WORKER, -1, SQLITE_STATIC);
+    sqlite3_bind_int64(st, 5, l->policy);
+    sqlite3_bind_null(st, 6);
+    run(l, st);
+    if (sqlite3_changes(l->db) != (int)l->n_held)
+        die(l, "a claimed row did not change");
+    free(seqs);
 }
 
 /* Rows first, then updates: no index changes under the scan. */
@@ -281,8 +274,8 @@ static size_t claim(struct limit *l)
     if (rc != SQLITE_DONE)
         die(l, "ready");
     sqlite3_reset(st);
-    for (size_t i = 0; i < l->n_held; i++)
-        mark(l, l->held[i], now);
+    if (l->n_held)
+        mark(l, now);
     return l->n_held;
 }
 
@@ -424,6 +417,7 @@ int main(int argc, char **argv)
     l.held = calloc((size_t)l.batch, sizeof(struct job *));
     if (!l.held)
         die(&l, "a batch");
+    sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0); /* as the program does */
     start = clock_us(CLOCK_MONOTONIC);
     open_store(&l);
     if (l.enqueue)

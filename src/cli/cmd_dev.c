@@ -103,21 +103,30 @@ static void read_expectation(const struct st_new_job *job, char out[16])
     st_buf_clear(&b);
 }
 
-static stint_code enqueue_all(struct dev *d, struct st_batch *batch, stint_error *err)
+static stint_code make_room(struct dev *d, size_t n, stint_error *err)
 {
-    struct st_store *s = cli_store(d->c, CLI_CREATE);
-
-    if (!s)
-        return STINT_EAGAIN; /* said already */
-    d->ids = calloc(batch->n + 1, sizeof(*d->ids));
-    d->expect = calloc(batch->n + 1, sizeof(*d->expect));
-    d->ends = calloc(batch->n + 1, sizeof(*d->ends));
+    d->ids = calloc(n + 1, sizeof(*d->ids));
+    d->expect = calloc(n + 1, sizeof(*d->expect));
+    d->ends = calloc(n + 1, sizeof(*d->ends));
     if (!d->ids || !d->expect || !d->ends)
         return st_fail(err, STINT_ENOMEM, "no memory for the example jobs");
-    for (size_t i = 0; i < batch->n; i++)
+    d->n = n;
+    return STINT_OK;
+}
+
+static stint_code enqueue_all(struct dev *d, struct st_batch *batch, stint_error *err)
+{
+    struct st_store *s = NULL;
+    stint_code rc = make_room(d, batch->n, err);
+
+    for (size_t i = 0; rc == STINT_OK && i < batch->n; i++)
         read_expectation(&batch->jobs[i], d->expect[i]);
-    d->n = batch->n;
-    return batch->n ? st_enqueue(s, batch->jobs, batch->n, d->ids, err) : STINT_OK;
+    if (rc == STINT_OK)
+        rc = cli_store_open(d->c, d->url, CLI_CREATE, &s, err);
+    if (rc == STINT_OK && batch->n)
+        rc = st_enqueue(s, batch->jobs, batch->n, d->ids, err);
+    st_store_close(s);
+    return rc;
 }
 
 static stint_code enqueue_examples(struct dev *d, stint_error *err)
@@ -162,6 +171,17 @@ static void *watch(void *arg)
     return NULL;
 }
 
+/* The first line of its result, or of what went wrong. */
+static void summary_note(struct cli_table *t, const struct st_job_info *j)
+{
+    struct st_slice text = j->state == ST_SUCCEEDED ? j->result : st_slice_cstr(j->error_message);
+    size_t len = 0;
+
+    while (len < text.len && len < 60 && text.p[len] != '\n')
+        len++;
+    cli_table_cell(t, "%.*s", (int)len, text.p ? text.p : "");
+}
+
 static int summary(struct dev *d)
 {
     static const char *const heads[] = {"TYPE", "STATE", "PLANNED", ">ATTEMPTS", "RESULT OR ERROR", NULL};
@@ -172,7 +192,6 @@ static int summary(struct dev *d)
     for (size_t i = 0; i < d->n; i++) {
         const struct st_job_info *j = &d->ends[i];
         bool ok = j->id && strcmp(st_shown_name(j->shown), d->expect[i]) == 0;
-        struct st_slice r = j->result;
 
         as_planned += ok;
         cli_table_cell(&t, "%s", j->type ? j->type : "?");
@@ -180,13 +199,11 @@ static int summary(struct dev *d)
         cli_table_color(&t, ok ? CLI_GREEN : CLI_RED);
         cli_table_cell(&t, "%s", ok ? "yes" : "no");
         cli_table_cell(&t, "%d", j->attempt);
-        cli_table_cell(&t, "%.*s", (int)(r.p ? (r.len < 60 ? r.len : 60) : strcspn(j->error_message ? j->error_message : "", "\n")),
-                       r.p ? r.p : j->error_message ? j->error_message : "");
+        summary_note(&t, j);
     }
-    if (d->n && !d->c->json)
-        cli_table_print(d->c, &t);
-    if (!d->c->json)
-        printf("%zu example jobs, %zu ended as planned\n", d->n, as_planned);
+    if (cli_table_print(d->c, &t) != CLI_DONE)
+        return d->c->exit;
+    printf("%zu example jobs, %zu ended as planned\n", d->n, as_planned);
     return as_planned == d->n ? CLI_DONE : CLI_FAILED;
 }
 
@@ -281,10 +298,9 @@ static int dev_run(struct dev *d)
         return d->c->exit;
     if (!d->settings.results_dir)
         d->settings.results_dir = cli_results_dir(d->url);
-    st_err_clear(&err);
     rc = enqueue_examples(d, &err);
     if (rc != STINT_OK)
-        return err.message[0] ? cli_fail(d->c, &err) : d->c->exit;
+        return cli_fail(d->c, &err);
     greet(d);
     rc = work(d, &err);
     if (rc != STINT_OK)

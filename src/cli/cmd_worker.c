@@ -66,27 +66,68 @@ static stint_code reload(void *arg, struct st_settings **out, stint_error *err)
     return STINT_OK;
 }
 
-static int print_tally(struct cli *c, const struct st_tally *t)
+/* What stays for later in the queues this worker serves. */
+struct later {
+    int64_t scheduled, retrying;
+};
+
+static bool serves(const struct st_settings *s, const char *queue)
+{
+    for (size_t i = 0; i < s->n_queues; i++) {
+        if (st_queue_covers(st_slice_cstr(s->queues[i].name), st_slice_cstr(queue)))
+            return true;
+    }
+    return s->n_queues == 0;
+}
+
+static struct later count_later(const struct args *a, const struct st_settings *s)
+{
+    struct later l = {0, 0};
+    struct st_queue_info *q = NULL;
+    struct st_store *store = NULL;
+    stint_error err;
+    size_t n = 0;
+
+    if (cli_store_open(a->c, a->url, 0, &store, &err) == STINT_OK &&
+        st_store_queues(store, 0, &q, &n, &err) == STINT_OK) {
+        for (size_t i = 0; i < n; i++) {
+            bool ours = serves(s, q[i].name);
+
+            l.scheduled += ours ? q[i].counts[ST_SHOW_SCHEDULED] : 0;
+            l.retrying += ours ? q[i].counts[ST_SHOW_RETRYING] : 0;
+        }
+    }
+    free(q);
+    st_store_close(store);
+    return l;
+}
+
+static void put_int(struct st_jw *w, const char *key, int64_t v)
+{
+    st_jw_key(w, key);
+    st_jw_int(w, v);
+}
+
+static int print_tally(struct cli *c, const struct st_tally *t, const struct later *l)
 {
     struct st_buf b;
     struct st_jw w;
 
     if (!c->json) {
-        fprintf(stderr, "done: %lld succeeded, %lld failed, %lld to be retried, %lld cancelled\n",
-                (long long)t->succeeded, (long long)t->failed, (long long)t->retried, (long long)t->cancelled);
+        printf("done: %lld succeeded, %lld failed, %lld cancelled; for later: %lld retrying, %lld scheduled\n",
+                (long long)t->succeeded, (long long)t->failed, (long long)t->cancelled, (long long)l->retrying,
+                (long long)l->scheduled);
         return CLI_DONE;
     }
     st_buf_init(&b, 4096);
     st_jw_init(&w, &b);
     st_jw_open(&w, '{');
-    st_jw_key(&w, "succeeded");
-    st_jw_int(&w, t->succeeded);
-    st_jw_key(&w, "failed");
-    st_jw_int(&w, t->failed);
-    st_jw_key(&w, "retried");
-    st_jw_int(&w, t->retried);
-    st_jw_key(&w, "cancelled");
-    st_jw_int(&w, t->cancelled);
+    put_int(&w, "succeeded", t->succeeded);
+    put_int(&w, "failed", t->failed);
+    put_int(&w, "cancelled", t->cancelled);
+    put_int(&w, "retried", t->retried);
+    put_int(&w, "retrying", l->retrying);
+    put_int(&w, "scheduled", l->scheduled);
     st_jw_close(&w, '}');
     return cli_print_json(c, &b);
 }
@@ -97,6 +138,7 @@ static int work(struct args *a, const struct st_settings *s)
                                     .reload = reload, .reload_arg = a};
     struct st_worker *w;
     struct st_tally tally;
+    struct later later;
     stint_error err;
     stint_code rc = st_worker_new(&opt, &w, &err);
 
@@ -107,7 +149,10 @@ static int work(struct args *a, const struct st_settings *s)
     st_worker_free(w);
     if (rc != STINT_OK)
         return cli_fail(a->c, &err);
-    return a->once ? print_tally(a->c, &tally) : CLI_DONE;
+    if (!a->once)
+        return CLI_DONE;
+    later = count_later(a, s);
+    return print_tally(a->c, &tally, &later);
 }
 
 static int run(struct cli *c)

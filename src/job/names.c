@@ -155,5 +155,7 @@ struct st_slice st_queue_parent(struct st_slice name)
 
 bool st_queue_covers(struct st_slice asked, struct st_slice name)
 {
+    if (st_slice_is(asked, ST_QUEUE_ANY))
+        return true;
     return st_slice_eq(asked, name) || st_slice_eq(asked, st_queue_parent(name));
 }
