@@ -113,6 +113,10 @@ static stint_code fail_by_code(sqlite3 *db, int rc, const char *what, stint_erro
         return broken(db, what, err);
     case SQLITE_TOOBIG:
         return st_fail(err, STINT_EINVAL, "too large for the store (%s)", what);
+    case SQLITE_IOERR: /* some writes, of the shared index for one, tell only so */
+        if (sqlite3_system_errno(db) == ENOSPC || sqlite3_system_errno(db) == EDQUOT)
+            return full(db, what, err);
+        return other(db, what, err);
     default:
         return other(db, what, err);
     }
