@@ -124,7 +124,8 @@ static stint_code job_add(struct st_sq_writer *w, const struct st_new_job *j, in
         return err->code;
     bind_text(st, 1, j->id);
     bind_int(st, 2, lane->id);
-    bind_int(st, 3, due <= now);
+    bind_pos(st, 3, due <= now);
+    bind_pos(st, 11, due > now);
     bind_int(st, 4, j->priority);
     bind_int(st, 5, due);
     bind_opt(st, 6, j->max_attempts);

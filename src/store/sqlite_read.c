@@ -262,8 +262,8 @@ static stint_code list_add(struct st_sq_conn *c, sqlite3_stmt *st, struct list *
     return STINT_OK;
 }
 
-/* Which states of the table the shown states ask for, as "j.state IN (...)". */
-static void states_text(unsigned shown, struct st_buf *b)
+/* Which states of the table the shown states ask for, as "j.state IN (...)"; j.ended has them in its index. */
+static void states_text(unsigned shown, bool ended, struct st_buf *b)
 {
     static const enum st_state of[ST_SHOWN_N] = {
         [ST_SHOW_BLOCKED] = ST_BLOCKED,     [ST_SHOW_SCHEDULED] = ST_PENDING,
@@ -273,7 +273,7 @@ static void states_text(unsigned shown, struct st_buf *b)
         [ST_SHOW_CANCELLED] = ST_CANCELLED,
     };
 
-    st_buf_puts(b, " AND j.state IN (-1");
+    st_buf_puts(b, ended ? " AND j.ended IN (-1" : " AND j.state IN (-1");
     for (int i = 0; i < ST_SHOWN_N; i++)
         if (shown & (1u << i))
             st_buf_printf(b, ",%d", of[i]);
@@ -321,9 +321,7 @@ static stint_code list_sql(struct st_sq_conn *c, const struct st_list_req *r, st
     st_buf_puts(b, by);
     st_buf_puts(b, " WHERE j.seq < ?1");
     if (r->states)
-        states_text(r->states, b);
-    if (strstr(by, "job_ended"))
-        st_buf_puts(b, " AND j.finished IS NOT NULL");
+        states_text(r->states, strstr(by, "job_ended"), b);
     if (strstr(by, "job_lease"))
         st_buf_puts(b, " AND j.lease_until IS NOT NULL");
     if (r->ended_before_us)

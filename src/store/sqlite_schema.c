@@ -14,11 +14,14 @@
  *     ukey      who holds a unique key; outlives the job
  *
  * Columns of job that need a word:
- *     ready     1 = pending and due, 0 = pending and not known to be due, NULL = not pending
+ *     ready, later   1 while pending: known to be due, or not; else NULL
  *     lease_until, worker   NULL unless held (worker stays with an ended job: who ended it)
- *     finished  NULL unless ended
+ *     finished, ended   when, and the state once more; NULL unless ended
+ *     cancel    1 = asked to stop, 2 = was asked and has ended
  *     skips     times in a row it was lost before it had started
- * Each partial index covers only the jobs in that situation, so that no history slows a claim.
+ * Each partial index covers only the jobs in that situation, so that no history slows a claim.  An UPDATE pays for
+ * every index that names one of its columns: that is why ready and later, state and ended are two, so that a claim
+ * and a success touch two indexes each.
  */
 #include "store/sqlite_int.h"
 
@@ -38,6 +41,7 @@ static const char version_1[] =
     " lane INTEGER NOT NULL,"
     " state INTEGER NOT NULL,"
     " ready INTEGER,"
+    " later INTEGER,"
     " priority INTEGER NOT NULL,"
     " due INTEGER NOT NULL,"
     " attempt INTEGER NOT NULL DEFAULT 0,"
@@ -55,6 +59,7 @@ static const char version_1[] =
     " first_started INTEGER,"
     " started INTEGER,"
     " finished INTEGER,"
+    " ended INTEGER,"
     " error_kind INTEGER,"
     " error TEXT,"
     " exit_code INTEGER,"
@@ -66,10 +71,10 @@ static const char version_1[] =
     " log_tail BLOB,"
     " result BLOB);"
     "CREATE INDEX job_ready ON job(lane, priority DESC, due, id) WHERE ready = 1;"
-    "CREATE INDEX job_due ON job(due, lane, attempt) WHERE ready = 0;"
+    "CREATE INDEX job_due ON job(due, lane) WHERE later = 1;"
     "CREATE INDEX job_lease ON job(lease_until) WHERE lease_until IS NOT NULL;"
-    "CREATE INDEX job_cancel ON job(worker) WHERE cancel = 1 AND lease_until IS NOT NULL;"
-    "CREATE INDEX job_ended ON job(state, finished) WHERE finished IS NOT NULL;"
+    "CREATE INDEX job_cancel ON job(cancel) WHERE cancel = 1;"
+    "CREATE INDEX job_ended ON job(ended, finished) WHERE ended IS NOT NULL;"
     "CREATE TABLE payload(seq INTEGER PRIMARY KEY, bytes BLOB, meta BLOB);"
     "CREATE TABLE attempt("
     " seq INTEGER NOT NULL, fence INTEGER NOT NULL, n INTEGER NOT NULL, worker TEXT,"

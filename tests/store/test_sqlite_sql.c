@@ -75,7 +75,7 @@ struct guard {
     enum st_sq_sql which;
     enum st_event events[2];
     int n_events;
-    enum { ANY, HELD, WAITING } from; /* it serves only part of what the event allows */
+    enum { ANY, HELD, WAITING, CLAIMED, RUNNING } from; /* it serves only part of what the event allows */
     void (*bind)(sqlite3_stmt *st);
 };
 
@@ -90,6 +90,12 @@ static void bind_claim_run(sqlite3_stmt *st)
 {
     bind_claim(st);
     bind_int(st, 2, ST_RUNNING);
+}
+static void bind_claim_many(sqlite3_stmt *st) /* seqs, state, lease, worker */
+{
+    sqlite3_bind_text(st, 1, "[1]", -1, SQLITE_STATIC);
+    bind_int(st, 2, ST_RUNNING);
+    bind_int(st, 3, 1);
 }
 static void bind_acquire(sqlite3_stmt *st)
 {
@@ -111,6 +117,17 @@ static void bind_fence2(sqlite3_stmt *st)
     bind_int(st, 5, 1);
     bind_int(st, 6, 1);
 }
+static void bind_as_running(sqlite3_stmt *st)
+{
+    bind_fence2(st);
+    bind_int(st, 12, ST_RUNNING);
+    sqlite3_bind_text(st, 13, "x", -1, SQLITE_STATIC);
+}
+static void bind_as_claimed(sqlite3_stmt *st)
+{
+    bind_as_running(st);
+    bind_int(st, 12, ST_CLAIMED);
+}
 static void bind_fail(sqlite3_stmt *st)
 {
     bind_fence2(st);
@@ -129,9 +146,12 @@ static void bind_revive(sqlite3_stmt *st)
 static const struct guard guards[] = {
     {SQ_CLAIM, {ST_EV_CLAIM}, 1, ANY, bind_claim},
     {SQ_CLAIM, {ST_EV_CLAIM_RUN}, 1, ANY, bind_claim_run},
+    {SQ_CLAIM_MANY, {ST_EV_CLAIM_RUN}, 1, ANY, bind_claim_many},
     {SQ_ACQUIRE, {ST_EV_CLAIM_RUN, ST_EV_STEAL}, 2, ANY, bind_acquire},
     {SQ_START, {ST_EV_START}, 1, ANY, bind_start},
     {SQ_SUCCEED, {ST_EV_SUCCEED}, 1, ANY, bind_fence2},
+    {SQ_SUCCEED_AS, {ST_EV_SUCCEED}, 1, CLAIMED, bind_as_claimed},
+    {SQ_SUCCEED_AS, {ST_EV_SUCCEED}, 1, RUNNING, bind_as_running},
     {SQ_BACK, {ST_EV_RETRY}, 1, ANY, bind_fence2},
     {SQ_BACK, {ST_EV_RELEASE}, 1, ANY, bind_fence2},
     {SQ_END_HELD, {ST_EV_FAIL}, 1, ANY, bind_fail},
@@ -143,7 +163,8 @@ static const struct guard guards[] = {
 /* What the table says: the state after it, or -1. */
 static int table_says(const struct guard *g, enum st_state from)
 {
-    if ((g->from == HELD && !st_state_held(from)) || (g->from == WAITING && st_state_held(from)))
+    if ((g->from == HELD && !st_state_held(from)) || (g->from == WAITING && st_state_held(from)) ||
+        (g->from == CLAIMED && from != ST_CLAIMED) || (g->from == RUNNING && from != ST_RUNNING))
         return -1;
     for (int i = 0; i < g->n_events; i++)
         if (st_state_next(from, g->events[i]) >= 0)
@@ -205,6 +226,8 @@ static void no_statement_about_an_attempt_works_under_another_fence(void **state
     (void)state;
     for (size_t i = 0; i < sizeof(guards) / sizeof(guards[0]); i++) {
         if (guards[i].which == SQ_REVIVE) /* not about an attempt */
+            continue;
+        if (guards[i].which == SQ_CLAIM_MANY) /* begins one: the rows were read in the same transaction */
             continue;
         for (int from = 0; from < ST_STATE_N; from++)
             assert_int_equal(sql_says(db, &guards[i], (enum st_state)from, 6), -1);
@@ -285,7 +308,7 @@ static void the_cost_of_a_job_does_not_grow_with_the_number_of_jobs(void **state
     kit_fill(s, "waiting", "default", "mail", N, T0);
     flat(cost(s), alone, "waiting jobs");
     db = kit_raw();
-    kit_exec(db, "UPDATE job SET state = 4, ready = NULL, finished = 1 WHERE ready = 0");
+    kit_exec(db, "UPDATE job SET state = 4, ended = 4, later = NULL, finished = 1 WHERE later = 1");
     sqlite3_close(db);
     flat(cost(s), alone, "finished jobs");
     st_store_close(s);
