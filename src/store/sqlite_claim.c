@@ -193,7 +193,7 @@ static void head_drop(struct plan *p, size_t i)
  * simply taken from. */
 static stint_code heads_peek(struct st_sq_writer *w, struct plan *p, stint_error *err)
 {
-    bool any;
+    bool any = false;
 
     if (p->n < 2)
         return STINT_OK;

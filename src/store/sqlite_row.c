@@ -177,7 +177,7 @@ stint_code st_sq_row_to_pending(struct st_sq_writer *w, const struct st_sq_row *
 {
     const bool ready = due_us <= now_us;
     sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_BACK, err);
-    enum st_state to;
+    enum st_state to = row->state;
 
     if (!st || st_sq_next(row, ev, &to, err))
         return err->code;
@@ -233,7 +233,7 @@ static stint_code end_waiting(struct st_sq_writer *w, const struct st_sq_row *ro
 stint_code st_sq_row_end(struct st_sq_writer *w, const struct st_sq_row *row, enum st_event ev,
                          const struct st_sq_ended *e, stint_error *err)
 {
-    enum st_state to;
+    enum st_state to = row->state;
 
     if (st_sq_next(row, ev, &to, err))
         return err->code;
@@ -247,7 +247,7 @@ stint_code st_sq_row_succeed(struct st_sq_writer *w, const struct st_sq_row *row
                              const struct st_finish *f, const struct st_sq_ended *e, stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_SUCCEED, err);
-    enum st_state to;
+    enum st_state to = row->state;
 
     if (!st || st_sq_next(row, ST_EV_SUCCEED, &to, err))
         return err->code;
