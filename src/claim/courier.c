@@ -23,6 +23,7 @@
 
 #include "base/log.h"
 #include "base/thread.h"
+#include "claim/lease.h"
 
 #define FINISH_BATCH 1000
 
@@ -44,6 +45,7 @@ struct st_courier {
     uv_async_t *wake;
     const struct st_opener *opener;
     st_admit_fn admit;
+    const struct st_observer *observer;
     char worker_id[ST_ID_MAX + 1];
     char *results_dir;
 
@@ -195,8 +197,10 @@ static bool pause_before_retry(struct st_courier *c)
 
 static void note_away(struct st_courier *c, const stint_error *err)
 {
-    if (!c->away)
+    if (!c->away) {
         st_log(ST_LOG_WARN, "store.away", ST_FE(err), ST_F("remedy", err->remedy));
+        st_observe_worker(c->observer, STINT_EVENT_WORKER_ERROR, err);
+    }
     c->away = true;
     pthread_mutex_lock(&c->mutex);
     c->news.away = true;
@@ -335,6 +339,17 @@ static void count_verdict(struct st_tally *t, const struct st_finish *f)
         t->released++;
 }
 
+static void tell_verdict(struct st_courier *c, const struct st_done *d, const struct st_finish *f)
+{
+    enum st_abort lost = ST_ABORT_NOT;
+
+    if (!c->observer->fn)
+        return;
+    if (f->verdict != STINT_OK)
+        lost = st_lost_reason(c->store, d->job->id);
+    st_observe_verdict(c->observer, d->job, f, lost);
+}
+
 static void settle_verdicts(struct st_courier *c)
 {
     struct st_tally counts = c->news.tally; /* only this thread changes it */
@@ -342,6 +357,7 @@ static void settle_verdicts(struct st_courier *c)
 
     for (size_t i = 0; i < n; i++) {
         log_verdict(c->batch[i], &c->items[i]);
+        tell_verdict(c, c->batch[i], &c->items[i]);
         count_verdict(&counts, &c->items[i]);
         if (c->items[i].verdict != STINT_OK)
             st_result_discard(c->batch[i]);
@@ -499,7 +515,8 @@ static void *courier_thread(void *arg)
 }
 
 stint_code st_courier_new(const struct st_opener *opener, st_admit_fn admit, const char *worker_id,
-                          const char *results_dir, uv_async_t *wake, struct st_courier **out, stint_error *err)
+                          const char *results_dir, const struct st_observer *observer, uv_async_t *wake,
+                          struct st_courier **out, stint_error *err)
 {
     struct st_courier *c = calloc(1, sizeof(*c));
     stint_code rc;
@@ -513,6 +530,7 @@ stint_code st_courier_new(const struct st_opener *opener, st_admit_fn admit, con
     st_cond_init(&c->cond);
     c->opener = opener;
     c->admit = admit;
+    c->observer = observer;
     c->wake = wake;
     c->end = &c->first;
     c->tries = (struct st_tries){.base_us = 50 * ST_MS, .max_us = 5 * ST_SEC};

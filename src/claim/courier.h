@@ -9,6 +9,7 @@
 
 #include "claim/plan.h"
 #include "complete/complete.h"
+#include "complete/observe.h"
 
 /* How the worker's threads get a handle of their own. */
 struct st_opener {
@@ -44,9 +45,10 @@ struct st_courier_news {
     struct st_tally tally;
 };
 
-/* admit may be NULL. */
+/* admit may be NULL.  observer stays the caller's. */
 stint_code st_courier_new(const struct st_opener *opener, st_admit_fn admit, const char *worker_id,
-                          const char *results_dir, uv_async_t *wake, struct st_courier **out, stint_error *err);
+                          const char *results_dir, const struct st_observer *observer, uv_async_t *wake,
+                          struct st_courier **out, stint_error *err);
 
 /* Takes over a list of n ended attempts; written at once when idle, in batches while busy. */
 void st_courier_finish(struct st_courier *c, struct st_done *first, struct st_done *last, size_t n);

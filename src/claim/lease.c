@@ -58,6 +58,27 @@ struct st_lease st_lease_from(int64_t asked_us, int64_t lease_us, int64_t renew_
     return l;
 }
 
+void st_beats_free(struct st_beat *beats, size_t n)
+{
+    for (size_t i = 0; beats && i < n; i++)
+        free(beats[i].progress);
+    free(beats);
+}
+
+enum st_abort st_lost_reason(struct st_store *s, const char *id)
+{
+    struct st_job_info info = {0};
+    enum st_abort why = ST_ABORT_TAKEN;
+    stint_code rc = st_store_get(s, 0, st_slice_cstr(id), &info, NULL);
+
+    if (rc == STINT_ENOTFOUND)
+        why = ST_ABORT_NOT_FOUND;
+    else if (rc == STINT_OK && st_state_ended(info.state))
+        why = ST_ABORT_ALREADY_COMPLETED;
+    st_job_info_clear(&info);
+    return why;
+}
+
 /* ---- the thread ------------------------------------------------------------------- */
 
 static bool have_store(struct st_lessor *l)
@@ -83,6 +104,7 @@ static stint_code renew(struct st_lessor *l, struct st_beat *beats, size_t n, in
         items[i].ref = beats[i].ref;
         items[i].lease_us = beats[i].lease_us;
         items[i].started_ago_us = beats[i].started_boot_us ? asked_us - beats[i].started_boot_us : -1;
+        items[i].progress = st_slice_cstr(beats[i].progress);
     }
     if (have_store(l))
         rc = st_store_renew(l->store, 0, items, n, &err);
@@ -94,6 +116,8 @@ static stint_code renew(struct st_lessor *l, struct st_beat *beats, size_t n, in
     for (size_t i = 0; i < n; i++) {
         beats[i].verdict = items[i].verdict;
         beats[i].cancel = items[i].cancel;
+        if (rc == STINT_OK && items[i].verdict == STINT_ELOST)
+            beats[i].lost = st_lost_reason(l->store, beats[i].id);
     }
     free(items);
     return rc;
@@ -231,8 +255,8 @@ void st_lessor_free(struct st_lessor *l)
     pthread_cond_signal(&l->cond);
     pthread_mutex_unlock(&l->mutex);
     pthread_join(l->thread, NULL);
-    free(l->beats);
-    free(l->news.beats);
+    st_beats_free(l->beats, l->n);
+    st_beats_free(l->news.beats, l->news.n);
     free(l->news.flagged);
     pthread_cond_destroy(&l->cond);
     pthread_mutex_destroy(&l->mutex);

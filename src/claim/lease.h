@@ -25,9 +25,16 @@ struct st_beat {
     uint64_t ref;
     int64_t lease_us;
     int64_t started_boot_us; /* 0 = nothing to tell of its start */
+    char *progress;          /* JSON to be told, or NULL; whoever has the beat frees it */
     stint_code verdict;      /* answer: OK, ELOST */
+    enum st_abort lost;      /* ELOST: what became of the job */
     bool cancel;
 };
+
+void st_beats_free(struct st_beat *beats, size_t n);
+
+/* The store says that a job is not ours any more: taken, already completed, or gone? */
+enum st_abort st_lost_reason(struct st_store *s, const char *id);
 
 struct st_lessor;
 
@@ -41,7 +48,7 @@ bool st_lessor_beat(struct st_lessor *l, struct st_beat *beats, size_t n);
 void st_lessor_look(struct st_lessor *l);
 
 struct st_lessor_news {
-    struct st_beat *beats; /* the answer to a beat; free() it */
+    struct st_beat *beats; /* the answer to a beat; st_beats_free() it */
     size_t n;
     stint_code code;    /* OK: the verdicts count */
     int64_t asked_us;   /* CLOCK_BOOTTIME before it was sent */

@@ -160,7 +160,7 @@ static bool plan_types(struct st_plan *p, const struct st_settings *s,
 {
     for (size_t i = 0; i < n_handlers; i++) {
         if (wanted(s, handlers[i].pattern) &&
-            !add_rule(p, NULL, handlers[i].pattern, &handlers[i].policy, 0))
+            !add_rule(p, NULL, handlers[i].pattern, &handlers[i].policy, handlers[i].lease_us))
             return false;
     }
     for (size_t i = 0; i < s->n_types; i++) {

@@ -15,6 +15,7 @@ struct st_plan;
 struct st_plan_handler {
     const char *pattern;
     struct st_policy policy;
+    int64_t lease_us; /* 0 = the worker's */
 };
 
 /* settings are copied.  EINVAL when there is nothing the worker could run. */

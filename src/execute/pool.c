@@ -223,6 +223,7 @@ void st_item_init(struct st_pool_item *it, st_handler_fn fn, void *arg, const st
     it->firm = false;
     atomic_store_explicit(&it->abort, ST_ABORT_NOT, memory_order_relaxed);
     atomic_store_explicit(&it->abort_fd, -1, memory_order_relaxed);
+    atomic_store_explicit(&it->settling, false, memory_order_relaxed);
     atomic_store_explicit(&it->progress, NULL, memory_order_relaxed);
     atomic_store_explicit(&it->started_us, 0, memory_order_relaxed);
 }

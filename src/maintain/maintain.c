@@ -42,6 +42,7 @@ struct st_maintainer {
     uv_async_t *wake;
     const struct st_opener *opener;
     const struct st_vitals *vitals;
+    const struct st_observer *observer;
     char id[ST_ID_MAX + 1];
 
     /* under the mutex */
@@ -70,11 +71,13 @@ static bool due(struct chore *c, int64_t now_us)
 
 /* ---- every worker's ---------------------------------------------------------------- */
 
-static void log_reaped(const struct st_reaped *r, size_t n)
+static void tell_reaped(const struct st_maintainer *m, const struct st_reaped *r, size_t n)
 {
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
         st_log(ST_LOG_WARN, "job.reaped", ST_F("job", r[i].id), ST_FI("fence", r[i].fence),
                ST_F("from", r[i].worker), ST_F("state", st_state_name(r[i].to)));
+        st_observe_reaped(m->observer, &r[i]);
+    }
 }
 
 static void do_reap(struct st_maintainer *m)
@@ -85,7 +88,7 @@ static void do_reap(struct st_maintainer *m)
     if (!r)
         return;
     while (st_store_reap(m->store, 0, st_slice_cstr(m->id), r, REAP_BATCH, &n, NULL) == STINT_OK && n > 0) {
-        log_reaped(r, n);
+        tell_reaped(m, r, n);
         pthread_mutex_lock(&m->mutex);
         m->rescued = true;
         pthread_mutex_unlock(&m->mutex);
@@ -320,6 +323,7 @@ stint_code st_maintainer_new(const struct st_opener *opener, const struct st_mai
     m->opener = opener;
     m->wake = wake;
     m->vitals = opt->vitals;
+    m->observer = opt->observer;
     snprintf(m->id, sizeof(m->id), "%s", opt->self.id);
     take_options(m, opt);
     rc = st_thread_start(&m->thread, "stint-maintain", maintain_thread, m, err);

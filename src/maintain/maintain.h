@@ -21,6 +21,7 @@ struct st_maintain_options {
     int64_t lease_us;           /* sets the pace of reaping */
     struct st_retention keep;
     const struct st_vitals *vitals;
+    const struct st_observer *observer; /* stays the caller's */
 };
 
 struct st_maintainer;

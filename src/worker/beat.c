@@ -23,15 +23,20 @@ static int64_t tick_us(const struct st_worker *w)
         if (w->settings->types[i].lease_us > 0 && w->settings->types[i].lease_us < us)
             us = w->settings->types[i].lease_us;
     }
+    for (size_t i = 0; i < w->opt.n_handlers; i++) {
+        if (w->opt.handlers[i].lease_us > 0 && w->opt.handlers[i].lease_us < us)
+            us = w->opt.handlers[i].lease_us;
+    }
     us /= 10;
     return us > 500 * ST_MS ? 500 * ST_MS : us < 20 * ST_MS ? 20 * ST_MS : us;
 }
 
 static bool wants_beat(const struct held *h, int64_t now)
 {
-    if (h->beating || h->stopping == ST_ABORT_TAKEN)
+    if (h->beating || st_abort_lost(h->stopping) || h->stopping == ST_ABORT_TIMEOUT ||
+        atomic_load_explicit(&h->item.settling, memory_order_relaxed))
         return false;
-    if (now >= h->lease.renew_at_us)
+    if (now >= h->lease.renew_at_us || atomic_load_explicit(&h->item.progress, memory_order_relaxed))
         return true;
     return !h->start_told && held_started(h) && now - held_started(h) > 250 * ST_MS;
 }
@@ -47,6 +52,18 @@ static void fill_beat(struct st_beat *b, struct held *h)
     b->lease_us = job->lease_us;
     if (!h->start_told)
         b->started_boot_us = held_started(h);
+    b->progress = st_item_progress_take(&h->item);
+}
+
+/* What could not be told is still news. */
+static void take_back(struct st_worker *w, struct st_beat *b)
+{
+    struct held *h = held_find(w, b->id, b->fence);
+
+    if (h && b->progress) {
+        st_item_progress_back(&h->item, b->progress);
+        b->progress = NULL;
+    }
 }
 
 static void send_beat(struct st_worker *w, int64_t now)
@@ -64,11 +81,22 @@ static void send_beat(struct st_worker *w, int64_t now)
             fill_beat(&beats[n++], h);
     }
     if (!st_lessor_beat(w->lessor, beats, n)) {
-        free(beats); /* one is under way; the next tick comes soon */
+        for (size_t i = 0; i < n; i++)
+            take_back(w, &beats[i]);
+        st_beats_free(beats, n); /* one is under way; the next tick comes soon */
         return;
     }
-    for (struct held *h = w->first; h; h = h->next)
-        h->beating = h->beating || wants_beat(h, now);
+    for (size_t i = 0; i < n; i++)
+        held_find(w, beats[i].id, beats[i].fence)->beating = true;
+}
+
+/* A command's timeout is its executor's business; a handler of this process can only be asked. */
+static bool past_timeout(const struct held *h, int64_t now)
+{
+    int64_t timeout_us = h->done.job->policy.timeout_us;
+
+    return h->item.fn && h->stopping == ST_ABORT_NOT && timeout_us > 0 && held_started(h) &&
+           now - held_started(h) >= timeout_us;
 }
 
 /* Our own clock: stop what we may no longer believe in. */
@@ -83,6 +111,8 @@ static void check_deadlines(struct st_worker *w, int64_t now)
             slots_abort(h, ST_ABORT_LEASE, true);
         else if (now >= h->lease.stop_at_us && h->stopping == ST_ABORT_NOT)
             slots_abort(h, h->state == HELD_QUEUED ? ST_ABORT_TAKEN : ST_ABORT_LEASE, false);
+        else if (past_timeout(h, now))
+            slots_abort(h, ST_ABORT_TIMEOUT, false);
         h = next;
     }
 }
@@ -135,9 +165,11 @@ static void on_verdict(struct st_worker *w, const struct st_beat *b, int64_t ask
         return;
     h->beating = false;
     if (b->verdict == STINT_ELOST) {
-        slots_abort(h, ST_ABORT_TAKEN, false);
+        if (!atomic_load(&h->item.settling)) /* else it is just ending the job itself */
+            slots_abort(h, b->lost, false);
         return;
     }
+    st_observe_job(&w->observer, STINT_EVENT_ATTEMPT_LEASE_RENEWED, h->done.job);
     h->lease = st_lease_from(asked_us, h->done.job->lease_us, h->renew_us, h->grace_us);
     if (b->started_boot_us) {
         h->start_told = true;
@@ -147,12 +179,13 @@ static void on_verdict(struct st_worker *w, const struct st_beat *b, int64_t ask
         slots_abort(h, ST_ABORT_CANCELLED, false);
 }
 
-static void on_silence(struct st_worker *w, const struct st_beat *b)
+static void on_silence(struct st_worker *w, struct st_beat *b)
 {
     struct held *h = held_find(w, b->id, b->fence);
 
     if (h)
         h->beating = false; /* no answer is not a no: the next tick asks again */
+    take_back(w, b);
 }
 
 void beat_on_news(struct st_worker *w, struct st_lessor_news *news)
@@ -169,6 +202,6 @@ void beat_on_news(struct st_worker *w, struct st_lessor_news *news)
         if (h && h->stopping == ST_ABORT_NOT)
             slots_abort(h, ST_ABORT_CANCELLED, false);
     }
-    free(news->beats);
+    st_beats_free(news->beats, news->n);
     free(news->flagged);
 }

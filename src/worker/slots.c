@@ -52,6 +52,8 @@ static void begin_in_process(struct held *h, const struct st_worker_handler *in)
     struct st_worker *w = h->w;
 
     held_began(h);
+    if (in->renew_us || in->lease_us)
+        h->renew_us = in->renew_us;
     st_item_init(&h->item, in->fn, in->arg, h->done.job);
     *(w->push_last ? &w->push_last->next : &w->push_first) = &h->item;
     w->push_last = &h->item;
@@ -73,6 +75,7 @@ static void begin_command(struct held *h, const struct st_type_conf *conf)
         release(h);
         return;
     }
+    st_observe_job(&w->observer, STINT_EVENT_ATTEMPT_STARTED, h->done.job);
     st_log(ST_LOG_DEBUG, "job.started", ST_F("job", h->done.job->id), ST_F("type", h->done.job->type),
            ST_FI("attempt", h->done.job->attempt), ST_FI("fence", h->done.job->fence));
 }
@@ -171,7 +174,8 @@ void slots_abort(struct held *h, enum st_abort why, bool now)
 {
     if (h->state == HELD_QUEUED) {
         h->done.ran.aborted = why;
-        if (why == ST_ABORT_TAKEN)
+        st_observe_abort(&h->w->observer, h->done.job, why);
+        if (st_abort_lost(why))
             held_forget(h);
         else
             held_over(h);
@@ -180,8 +184,10 @@ void slots_abort(struct held *h, enum st_abort why, bool now)
     if (h->stopping == ST_ABORT_NOT) {
         st_log(ST_LOG_INFO, "job.stopping", ST_F("job", h->done.job->id), ST_F("type", h->done.job->type),
                ST_FI("fence", h->done.job->fence), ST_F("reason", st_abort_name(why)));
+        st_observe_abort(&h->w->observer, h->done.job, why);
         h->stopping = why;
-    } else if (why == ST_ABORT_TAKEN) {
+    } else if (st_abort_lost(why) && !st_abort_lost(h->stopping)) {
+        st_observe_abort(&h->w->observer, h->done.job, why);
         h->stopping = why; /* whatever the reason was: the outcome is not ours to write any more */
     }
     if (!h->run)

@@ -38,6 +38,7 @@ void stop_on_deadline(uv_timer_t *t)
 static void start_draining(struct st_worker *w)
 {
     st_log(ST_LOG_INFO, "worker.stopping", ST_F("worker", w->id), ST_FI("running", w->n_running));
+    st_observe_worker(&w->observer, STINT_EVENT_WORKER_STOPPING, NULL);
     w->phase = DRAINING;
     atomic_store(&w->vitals.quiet, true);
     uv_timer_stop(&w->poll);

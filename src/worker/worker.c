@@ -69,6 +69,7 @@ static void maintain_options(struct st_worker *w, struct st_maintain_options *o)
     o->lease_us = s->lease_us;
     o->keep = s->keep;
     o->vitals = &w->vitals;
+    o->observer = &w->observer;
 }
 
 /* The store is there and the id is ours: from now on we may be seen. */
@@ -85,6 +86,7 @@ static void on_opened(struct st_worker *w)
         return;
     }
     w->phase = WORKING;
+    st_observe_worker(&w->observer, STINT_EVENT_WORKER_STARTED, NULL);
     st_log(ST_LOG_INFO, "worker.started", ST_F("worker", w->id), ST_FI("slots", w->settings->slots),
            ST_F("queues", st_plan_queues_json(w->plan)), ST_F("types", st_plan_types_json(w->plan)));
 }
@@ -97,6 +99,7 @@ static void hear_courier(struct st_worker *w)
     if (news.fatal != STINT_OK && w->result == STINT_OK) {
         w->result = news.fatal;
         w->error = news.error;
+        st_observe_worker(&w->observer, STINT_EVENT_WORKER_ERROR, &w->error);
     }
     if (news.opened)
         on_opened(w);
@@ -146,6 +149,7 @@ static stint_code make_plan(struct st_worker *w, const struct st_settings *s, st
     for (size_t i = 0; i < w->opt.n_handlers; i++) {
         h[i].pattern = w->opt.handlers[i].pattern;
         h[i].policy = w->opt.handlers[i].policy;
+        h[i].lease_us = w->opt.handlers[i].lease_us;
     }
     rc = st_plan_new(s, h, w->opt.n_handlers, out, err);
     free(h);
@@ -269,8 +273,8 @@ static stint_code threads_init(struct st_worker *w, stint_error *err)
     if (rc == STINT_OK && w->settings->notify)
         rc = st_hinter_new(&w->opener, &w->wake, &w->hinter, err);
     if (rc == STINT_OK)
-        rc = st_courier_new(&w->opener, w->settings->worker_id ? st_takeover : NULL, w->id, results, &w->wake,
-                            &w->courier, err);
+        rc = st_courier_new(&w->opener, w->settings->worker_id ? st_takeover : NULL, w->id, results, &w->observer,
+                            &w->wake, &w->courier, err);
     return rc;
 }
 
@@ -292,6 +296,7 @@ stint_code st_worker_new(const struct st_worker_options *opt, struct st_worker *
         snprintf(w->id, sizeof(w->id), "%s", opt->settings->worker_id);
     else
         st_worker_id_new(w->id);
+    w->observer = (struct st_observer){.fn = opt->event, .arg = opt->event_arg, .worker = w->id};
     rc = make_plan(w, w->settings, &w->plan, err);
     if (rc == STINT_OK)
         rc = loop_init(w, err);
@@ -336,23 +341,55 @@ static void worker_close(struct st_worker *w)
     }
 }
 
-stint_code st_worker_run(struct st_worker *w, stint_error *err)
+stint_code st_worker_begin(struct st_worker *w, stint_error *err)
 {
     stint_code rc = executors_init(w, err);
 
     if (rc == STINT_OK)
         rc = threads_init(w, err);
-    if (rc == STINT_OK) {
+    if (rc == STINT_OK)
         signals_init(w);
-        uv_run(&w->loop, UV_RUN_DEFAULT);
-        rc = w->result;
-        if (rc != STINT_OK && err)
-            *err = w->error;
-        st_log(ST_LOG_INFO, "worker.stopped", ST_F("worker", w->id), ST_FI("succeeded", w->tally.succeeded),
-               ST_FI("failed", w->tally.failed), ST_FI("retried", w->tally.retried));
-    }
-    worker_close(w);
+    else
+        worker_close(w);
     return rc;
+}
+
+bool st_worker_turn(struct st_worker *w)
+{
+    if (w->phase != CLOSING)
+        uv_run(&w->loop, UV_RUN_NOWAIT);
+    return w->phase != CLOSING;
+}
+
+stint_code st_worker_end(struct st_worker *w, stint_error *err)
+{
+    if (w->result != STINT_OK && err)
+        *err = w->error;
+    worker_close(w);
+    st_log(ST_LOG_INFO, "worker.stopped", ST_F("worker", w->id), ST_FI("succeeded", w->tally.succeeded),
+           ST_FI("failed", w->tally.failed), ST_FI("retried", w->tally.retried));
+    st_observe_worker(&w->observer, STINT_EVENT_WORKER_STOPPED, w->result != STINT_OK ? &w->error : NULL);
+    return w->result;
+}
+
+int st_worker_fd(const struct st_worker *w)
+{
+    return uv_backend_fd(&w->loop);
+}
+
+int st_worker_wait_ms(const struct st_worker *w)
+{
+    return uv_backend_timeout(&w->loop);
+}
+
+stint_code st_worker_run(struct st_worker *w, stint_error *err)
+{
+    stint_code rc = st_worker_begin(w, err);
+
+    if (rc != STINT_OK)
+        return rc;
+    uv_run(&w->loop, UV_RUN_DEFAULT);
+    return st_worker_end(w, err);
 }
 
 void st_worker_stop(struct st_worker *w)

@@ -15,6 +15,7 @@ struct st_worker_handler {
     st_handler_fn fn;
     void *arg;
     struct st_policy policy;
+    int64_t lease_us, renew_us; /* 0 = the worker's */
 };
 
 struct st_worker_options {
@@ -28,6 +29,8 @@ struct st_worker_options {
     /* HUP: read the configuration again; the worker takes over *out (st_settings_clear, free).  NULL = HUP is ignored. */
     stint_code (*reload)(void *arg, struct st_settings **out, stint_error *err);
     void *reload_arg;
+    stint_event_fn event; /* NULL = nobody listens */
+    void *event_arg;
 };
 
 struct st_worker;
@@ -36,6 +39,13 @@ stint_code st_worker_new(const struct st_worker_options *opt, struct st_worker *
 /* Works until it is stopped (or, with once, until there is nothing left), on the calling thread.  OK after a
  * graceful stop; ESTORE when the store cannot be used; EAGAIN when outcomes could not be written at the end. */
 stint_code st_worker_run(struct st_worker *w, stint_error *err);
+/* The same in steps, for a caller with a loop of its own: begin; turn whenever the descriptor is readable or the time
+ * has passed, until it says false; end.  One thread. */
+stint_code st_worker_begin(struct st_worker *w, stint_error *err);
+bool st_worker_turn(struct st_worker *w);
+stint_code st_worker_end(struct st_worker *w, stint_error *err);
+int st_worker_fd(const struct st_worker *w);
+int st_worker_wait_ms(const struct st_worker *w); /* until the next timer; -1 = none */
 /* Graceful stop; a second call stops at once.  Any thread. */
 void st_worker_stop(struct st_worker *w);
 const char *st_worker_id(const struct st_worker *w);

@@ -75,6 +75,7 @@ struct st_worker {
     struct st_exec *exec;
     struct st_pool *pool;
     struct st_vitals vitals;
+    struct st_observer observer;
     int told_running; /* what the workers table was last told */
     int64_t told_us;
 
