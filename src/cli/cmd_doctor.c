@@ -187,6 +187,22 @@ static void check_open_store(struct cli_doctor *d, struct st_store *store)
     check_clock(d, store);
 }
 
+/* It can be made when it is needed, unless its directory is missing too. */
+static void check_missing(struct cli_doctor *d, const char *url)
+{
+    struct st_store_open opt = {.timeout_ms = 1, .no_create = true, .no_migrate = true};
+    struct st_store *store = NULL;
+    stint_error err;
+
+    if (st_store_open(url, &opt, &store, &err) == STINT_EAGAIN)
+        found_error(d, &err);
+    else
+        cli_found(d, ST_WARNING,
+                  "the first enqueue or worker makes it; else check --store and $STINT_STORE",
+                  "there is no store at %s yet", url);
+    st_store_close(store);
+}
+
 static void check_store(struct cli_doctor *d, const char *url)
 {
     struct st_store *store = NULL;
@@ -194,9 +210,7 @@ static void check_store(struct cli_doctor *d, const char *url)
 
     d->area = "store";
     if (not_there_yet(url)) {
-        cli_found(d, ST_WARNING,
-                  "the first enqueue or worker makes it; else check --store and $STINT_STORE",
-                  "there is no store at %s yet", url);
+        check_missing(d, url);
         return;
     }
     if (cli_store_open(d->c, url, CLI_NO_MIGRATE, &store, &err)) {

@@ -10,8 +10,11 @@
 #include "store/sqlite_int.h"
 
 #include <errno.h>
+#include <pwd.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #define BUSY_FIRST_US 200
 #define BUSY_MOST_US 5000
@@ -38,6 +41,48 @@ static int busy(void *arg, int times)
     return 1;
 }
 
+/* "alice", or the number of an owner who has no name here. */
+static void owner_name(uid_t uid, char *out, size_t size)
+{
+    struct passwd pw, *found = NULL;
+    char texts[4096];
+
+    if (getpwuid_r(uid, &pw, texts, sizeof(texts), &found) == 0 && found)
+        snprintf(out, size, "%s", found->pw_name);
+    else
+        snprintf(out, size, "user %u", (unsigned)uid);
+}
+
+stint_code st_sq_forbidden(const char *path, const char *what, stint_error *err)
+{
+    char owner[64];
+    struct stat sb;
+
+    if (access(path, W_OK) != 0 && errno == EROFS) {
+        st_fail(err, STINT_ESTORE, "%s cannot be %s: its filesystem is read-only", path, what);
+        st_err_remedy(err, "mount it for writing, or name another file");
+        return STINT_ESTORE;
+    }
+    if (stat(path, &sb) != 0)
+        return st_fail(err, STINT_ESTORE, "%s cannot be %s: %s", path, what, strerror(errno));
+    owner_name(sb.st_uid, owner, sizeof(owner));
+    st_fail(err, STINT_ESTORE, "%s cannot be %s: it belongs to %s and has mode %04o", path, what,
+            owner, (unsigned)sb.st_mode & 07777);
+    st_err_remedy(err, "run this as %s, or let this user read and write the file and its directory",
+                  owner);
+    return STINT_ESTORE;
+}
+
+static stint_code cannot_open(sqlite3 *db, const char *path, stint_error *err)
+{
+    const int sys = sqlite3_system_errno(db);
+
+    if (sys == EACCES || sys == EPERM || sys == EROFS)
+        return st_sq_forbidden(path, "opened", err);
+    return st_fail(err, sys == EMFILE || sys == ENFILE ? STINT_EAGAIN : STINT_ESTORE,
+                   "%s cannot be opened: %s", path, sys ? strerror(sys) : sqlite3_errmsg(db));
+}
+
 stint_code st_sq_conn_open(struct st_sq_conn *c, const char *path, stint_error *err)
 {
     const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX;
@@ -47,7 +92,7 @@ stint_code st_sq_conn_open(struct st_sq_conn *c, const char *path, stint_error *
         return st_fail(err, STINT_ENOMEM, "cannot open %s", path);
     sqlite3_extended_result_codes(c->db, 1);
     if (rc != SQLITE_OK)
-        return st_sq_fail(c->db, "open", err);
+        return cannot_open(c->db, path, err);
     sqlite3_busy_handler(c->db, busy, c);
     return STINT_OK;
 }
@@ -62,25 +107,31 @@ void st_sq_conn_close(struct st_sq_conn *c)
     c->db = NULL;
 }
 
+/* SQLite answers NULL for a connection that did not get as far as its file. */
+static const char *file_of(sqlite3 *db)
+{
+    const char *name = sqlite3_db_filename(db, "main");
+
+    return name && *name ? name : "the store";
+}
+
 static stint_code full(sqlite3 *db, const char *what, stint_error *err)
 {
-    st_fail(err, STINT_ESTORE, "the disk of %s is full (%s)", sqlite3_db_filename(db, "main"), what);
+    st_fail(err, STINT_ESTORE, "the disk of %s is full (%s)", file_of(db), what);
     st_err_remedy(err, "free some space, or remove ended jobs with `stint prune`");
     return STINT_ESTORE;
 }
 
 static stint_code readonly(sqlite3 *db, const char *what, stint_error *err)
 {
-    st_fail(err, STINT_ESTORE, "%s or its directory cannot be written (%s)",
-            sqlite3_db_filename(db, "main"), what);
+    st_fail(err, STINT_ESTORE, "%s or its directory cannot be written (%s)", file_of(db), what);
     st_err_remedy(err, "give this user write permission for the file and the directory it is in");
     return STINT_ESTORE;
 }
 
 static stint_code broken(sqlite3 *db, const char *what, stint_error *err)
 {
-    st_fail(err, STINT_ESTORE, "%s: %s (%s)", sqlite3_db_filename(db, "main"), sqlite3_errmsg(db),
-            what);
+    st_fail(err, STINT_ESTORE, "%s: %s (%s)", file_of(db), sqlite3_errmsg(db), what);
     st_err_remedy(err, "name another file, or put a backup in its place");
     return STINT_ESTORE;
 }
@@ -89,8 +140,8 @@ static stint_code other(sqlite3 *db, const char *what, stint_error *err)
 {
     const int sys = sqlite3_system_errno(db);
 
-    return st_fail(err, STINT_ESTORE, "%s: %s%s%s (%s)", sqlite3_db_filename(db, "main"),
-                   sqlite3_errmsg(db), sys ? ": " : "", sys ? strerror(sys) : "", what);
+    return st_fail(err, STINT_ESTORE, "%s: %s%s%s (%s)", file_of(db), sqlite3_errmsg(db),
+                   sys ? ": " : "", sys ? strerror(sys) : "", what);
 }
 
 static stint_code fail_by_code(sqlite3 *db, int rc, const char *what, stint_error *err)
@@ -98,8 +149,8 @@ static stint_code fail_by_code(sqlite3 *db, int rc, const char *what, stint_erro
     switch (rc & 0xff) {
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
-        return st_fail(err, STINT_EAGAIN, "another process is writing to %s (%s)",
-                       sqlite3_db_filename(db, "main"), what);
+        return st_fail(err, STINT_EAGAIN, "another process is writing to %s (%s)", file_of(db),
+                       what);
     case SQLITE_NOMEM:
         return st_fail(err, STINT_ENOMEM, "out of memory (%s)", what);
     case SQLITE_FULL:

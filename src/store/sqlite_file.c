@@ -26,12 +26,48 @@ static struct st_sq_writer *registry;
 
 /* ---- the file --------------------------------------------------------------------------- */
 
+/* The directory of path if it is not there, for free(); else NULL. */
+static char *missing_dir(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char *dir = slash && slash > path ? strndup(path, (size_t)(slash - path)) : NULL;
+
+    if (dir && access(dir, F_OK) != 0 && errno == ENOENT)
+        return dir;
+    free(dir);
+    return NULL;
+}
+
+/* Its place is not there, or not yet: a disk that is not mounted, a directory still to be made.
+ * Takes dir, which is missing; NULL = it is not the directory. */
+static stint_code away(const char *path, char *dir, stint_error *err)
+{
+    if (dir)
+        st_fail(err, STINT_EAGAIN, "there is no directory %s for the store", dir);
+    else
+        st_fail(err, STINT_EAGAIN, "the store %s is a link to a place that is not there", path);
+    st_err_remedy(err, "make the directory, or name another store");
+    free(dir);
+    return STINT_EAGAIN;
+}
+
+static stint_code no_store(const char *path, stint_error *err)
+{
+    char *dir = missing_dir(path);
+
+    if (dir)
+        return away(path, dir, err);
+    st_fail(err, STINT_ESTORE, "there is no store at %s", path);
+    st_err_remedy(err, "`stint enqueue` or `stint worker` makes one; or name another with --store");
+    return STINT_ESTORE;
+}
+
 static stint_code cannot_create(const char *path, int e, stint_error *err)
 {
-    st_fail(err, STINT_ESTORE, "cannot create the store %s: %s", path, strerror(e));
     if (e == ENOENT)
-        st_err_remedy(err, "make the directory first, or name another file");
-    else if (e == ENOSPC || e == EDQUOT)
+        return away(path, missing_dir(path), err);
+    st_fail(err, STINT_ESTORE, "cannot create the store %s: %s", path, strerror(e));
+    if (e == ENOSPC || e == EDQUOT)
         st_err_remedy(err, "free some space on that disk");
     else
         st_err_remedy(err, "choose a directory that this user may write to");
@@ -57,11 +93,8 @@ static stint_code file_find(const char *path, const struct st_sq_open *opt, stru
         return STINT_OK;
     if (errno != ENOENT)
         return cannot_create(path, errno, err);
-    if (opt->no_create) {
-        st_fail(err, STINT_ESTORE, "there is no store at %s", path);
-        st_err_remedy(err, "`stint enqueue` or `stint worker` makes one; or name another with --store");
-        return STINT_ESTORE;
-    }
+    if (opt->no_create)
+        return no_store(path, err);
     if (file_create(path, err))
         return err->code;
     return stat(path, sb) == 0 ? STINT_OK : cannot_create(path, errno, err);
@@ -149,11 +182,8 @@ static stint_code setup(struct st_sq_writer *w, const struct st_sq_open *opt, st
     code = st_sq_conn_open(&w->c, w->path, err);
     if (code)
         return code;
-    if (sqlite3_db_readonly(w->c.db, "main") == 1) {
-        st_fail(err, STINT_ESTORE, "%s cannot be written", w->path);
-        st_err_remedy(err, "give this user write permission for the file");
-        return STINT_ESTORE;
-    }
+    if (sqlite3_db_readonly(w->c.db, "main") == 1)
+        return st_sq_forbidden(w->path, "written", err);
     while ((code = configure(w, opt, err)) == STINT_EAGAIN && st_clock_mono_us() < until)
         nanosleep(&pause, NULL);
     return code;

@@ -58,6 +58,8 @@ struct st_sq_conn {
 stint_code st_sq_conn_open(struct st_sq_conn *c, const char *path, stint_error *err);
 void st_sq_conn_close(struct st_sq_conn *c);
 
+/* Fills err: this user may not do that to the file; says whose it is.  what: "opened", "written". */
+stint_code st_sq_forbidden(const char *path, const char *what, stint_error *err);
 /* Fills err from the connection's last error. */
 stint_code st_sq_fail(sqlite3 *db, const char *what, stint_error *err);
 

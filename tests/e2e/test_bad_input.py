@@ -6,6 +6,8 @@ import sqlite3
 
 import pytest
 
+from kit import until
+
 
 @pytest.mark.parametrize("payload", ['{"a":', "nope", "{'a':1}", '{"a":1}}', "[1,]", '"\\ud800"x', "01", "NaN"])
 def test_a_payload_that_is_not_json_is_refused(stint, payload):
@@ -180,8 +182,25 @@ def test_a_store_of_an_unknown_kind_is_refused(stint):
     stint.refuses("enqueue", "t", "{}", "--store", "mysql://localhost/x", code=2, says="mysql")
 
 
-def test_a_store_in_a_directory_that_is_not_there_is_refused(stint):
-    stint.refuses("enqueue", "t", "{}", "--store", "sqlite:no/such/dir/stint.db", code=4, says="no/such/dir")
+def test_a_store_in_a_directory_that_is_not_there_is_given_up_after_the_store_timeout(stint):
+    for args in (["enqueue", "t", "{}"], ["job", "list"]):
+        stint.refuses(*args, "--store", "sqlite:no/such/dir/stint.db", "--store-timeout", "50ms", code=4,
+                      says=["no/such/dir", "make the directory"], json_code="EAGAIN")
+
+
+def test_a_worker_waits_for_the_directory_of_its_store_and_then_works(stint):
+    stint.config({"big": stint.sh("head -c 70000 /dev/zero | tr '\\0' x")})
+    store = ["--store", "sqlite:later/stint.db"]
+    with stint.worker(*store, wait=False) as worker:
+        worker.said("store.away")
+        assert "there is no directory later for the store" in worker.log
+        (stint.dir / "later").mkdir()
+        worker.said("store.back")
+        id = stint.enqueue("big", "{}", *store)
+        until(lambda: stint.json("job", "show", id, *store)["state"] == "succeeded", "the job to run")
+        job = stint.json("job", "show", id, *store)
+        assert job["result_ref"].startswith(str(stint.dir / "later" / "stint-results") + "/")
+        worker.stop()
 
 
 def test_a_read_only_directory_is_named_and_nothing_is_written(stint, read_only_dir):

@@ -104,6 +104,10 @@ def test_doctor_finds_no_store_and_makes_none(stint):
     assert not (stint.dir / "stint.db").exists()
 
 
+def test_doctor_finds_that_the_directory_of_the_store_is_missing(stint):
+    assert "store: there is no directory no/such" in findings(stint, "error", "--store", "sqlite:no/such/stint.db")
+
+
 def test_doctor_finds_a_file_that_is_not_a_store(healthy):
     (healthy.dir / "diary").write_text("Dear diary, " * 1000)
     assert "diary" in findings(healthy, "error", "--store", "sqlite:diary")

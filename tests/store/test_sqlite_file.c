@@ -87,11 +87,29 @@ static void a_directory_is_no_store(void **state)
     kit_refused(NULL, STINT_ESTORE, "not a file");
 }
 
-static void a_missing_directory_is_named(void **state)
+/* A worker waits for EAGAIN to pass: the directory may be on a disk that is yet to be mounted. */
+static void a_missing_directory_is_named_and_may_still_come(void **state)
 {
+    const struct st_store_open opt = {.no_create = true};
+    char dir[80];
+
     (void)state;
-    snprintf(kit_path, sizeof(kit_path), "%s/none/stint.db", kit_dir);
-    kit_refused(NULL, STINT_ESTORE, "none/stint.db");
+    snprintf(dir, sizeof(dir), "%s/none", kit_dir);
+    snprintf(kit_path, sizeof(kit_path), "%s/stint.db", dir);
+    kit_refused(NULL, STINT_EAGAIN, dir);
+    kit_refused(&opt, STINT_EAGAIN, dir);
+    assert_int_equal(mkdir(dir, 0700), 0);
+    st_store_close(kit_open(1000));
+}
+
+static void a_link_to_nowhere_is_named_and_may_still_lead_somewhere(void **state)
+{
+    char target[80];
+
+    (void)state;
+    snprintf(target, sizeof(target), "%s/none/stint.db", kit_dir);
+    assert_int_equal(symlink(target, kit_path), 0);
+    kit_refused(NULL, STINT_EAGAIN, kit_path);
 }
 
 static void options_that_are_not_there_are_refused(void **state)
@@ -148,6 +166,26 @@ static void a_read_only_file_is_refused_with_a_remedy(void **state)
     assert_int_equal(chmod(kit_path, 0444), 0);
     assert_int_equal(chmod(kit_dir, 0777), 0);
     assert_int_equal(as_nobody(try_open), 0);
+}
+
+static int try_open_of_root(void)
+{
+    struct st_store *s;
+    stint_error err;
+
+    if (kit_try(NULL, &s, &err) != STINT_ESTORE || !strstr(err.message, kit_path) || !err.remedy[0])
+        return 1;
+    return strstr(err.message, "it belongs to root") && strstr(err.message, "0600") ? 0 : 2;
+}
+
+static void a_file_of_somebody_else_is_named_with_its_owner(void **state)
+{
+    (void)state;
+    st_store_close(kit_open(1000));
+    assert_int_equal(chmod(kit_dir, 0777), 0);
+    if (geteuid() != 0)
+        skip(); /* only root can make a file that belongs to somebody else */
+    assert_int_equal(as_nobody(try_open_of_root), 0);
 }
 
 static void a_file_in_a_read_only_directory_is_refused_with_a_remedy(void **state)
@@ -503,10 +541,12 @@ int main(void)
         KIT_TEST(an_empty_file_becomes_a_store),
         KIT_TEST(no_store_is_made_where_none_is_wanted),
         KIT_TEST(a_directory_is_no_store),
-        KIT_TEST(a_missing_directory_is_named),
+        KIT_TEST(a_missing_directory_is_named_and_may_still_come),
+        KIT_TEST(a_link_to_nowhere_is_named_and_may_still_lead_somewhere),
         KIT_TEST(options_that_are_not_there_are_refused),
         KIT_TEST(a_read_only_directory_is_refused_with_a_remedy),
         KIT_TEST(a_read_only_file_is_refused_with_a_remedy),
+        KIT_TEST(a_file_of_somebody_else_is_named_with_its_owner),
         KIT_TEST(a_file_in_a_read_only_directory_is_refused_with_a_remedy),
         KIT_TEST(a_file_that_was_deleted_in_use_takes_no_more_jobs),
         KIT_TEST(two_spellings_of_a_path_share_one_writer),
