@@ -84,6 +84,12 @@ static stint_code f_enqueue(struct st_store *s, int64_t now_us, const struct st_
     CALL(enqueue, true, memset(out, 0, n * sizeof(*out)), now_us, jobs, n, out, err);
 }
 
+static stint_code f_enqueue_tx(struct st_store *s, void *conn, int64_t now_us, const struct st_new_job *jobs,
+                               size_t n, struct st_enqueued *out, stint_error *err)
+{
+    CALL(enqueue_tx, true, memset(out, 0, n * sizeof(*out)), conn, now_us, jobs, n, out, err);
+}
+
 static stint_code f_claim(struct st_store *s, const struct st_claim_req *req, struct st_job **out,
                           size_t *n_out, stint_error *err)
 {
@@ -129,6 +135,12 @@ static stint_code f_finish(struct st_store *s, int64_t now_us, struct st_finish 
                            stint_error *err)
 {
     CALL(finish, true, , now_us, items, n, err);
+}
+
+static stint_code f_transact(struct st_store *s, int64_t now_us, const struct st_hold *hold, st_tx_fn fn,
+                             void *arg, struct st_finish *fin, stint_error *err)
+{
+    CALL(transact, true, , now_us, hold, fn, arg, fin, err);
 }
 
 static stint_code f_reap(struct st_store *s, int64_t now_us, struct st_slice me, struct st_reaped *out,
@@ -278,11 +290,13 @@ static void f_close(struct st_store *s)
 
 static const struct st_store_ops faulty_ops = {
     .enqueue = f_enqueue,
+    .enqueue_tx = f_enqueue_tx,
     .claim = f_claim,
     .exchange = f_exchange,
     .acquire = f_acquire,
     .renew = f_renew,
     .finish = f_finish,
+    .transact = f_transact,
     .reap = f_reap,
     .disown = f_disown,
     .flagged = f_flagged,
@@ -322,6 +336,10 @@ struct st_store *st_store_faulty(struct st_store *real, struct st_fault_plan *pl
     f->ops.caps = real->ops->caps;
     if (!real->ops->exchange)
         f->ops.exchange = NULL;
+    if (!real->ops->enqueue_tx)
+        f->ops.enqueue_tx = NULL;
+    if (!real->ops->transact)
+        f->ops.transact = NULL;
     f->base.ops = &f->ops;
     f->base.timeout_ms = real->timeout_ms;
     return &f->base;

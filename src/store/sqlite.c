@@ -7,7 +7,7 @@
  *     sqlite_conn     a connection                              sqlite_sql.inc  every statement
  *     sqlite_schema   tables and versions                       sqlite_lane     lanes, counts, policies
  *     sqlite_enqueue  sqlite_claim  sqlite_acquire  sqlite_finish  sqlite_reap  sqlite_steer  sqlite_prune
- *     sqlite_row      the changes of state they share
+ *     sqlite_row      the changes of state they share           sqlite_tx       transactions of others
  *     sqlite_read     sqlite_queues  sqlite_worker  sqlite_wait  sqlite_backup  sqlite_check
  *
  * Thread: a handle belongs to one thread at a time.
@@ -43,6 +43,7 @@ static void sq_close(struct st_store *store)
     struct st_sq *s = st_sq_of(store);
 
     st_sq_conn_close(&s->rd);
+    st_sq_tx_free(s->tx);
     st_sq_lanes_clear(&s->lanes);
     if (s->inotify_fd >= 0)
         close(s->inotify_fd);
@@ -62,13 +63,15 @@ static int64_t sq_now(struct st_store *s)
 static const struct st_store_ops sqlite_ops = {
     .name = "sqlite",
     .caps = ST_CAP_PRIORITY | ST_CAP_TYPE_FILTER | ST_CAP_DUE_ORDER | ST_CAP_UNIQUE_FOREVER |
-            ST_CAP_BATCH_ATOMIC | ST_CAP_FENCE_FOREIGN,
+            ST_CAP_BATCH_ATOMIC | ST_CAP_USER_TX | ST_CAP_FENCE_FOREIGN,
     .enqueue = st_sq_enqueue,
+    .enqueue_tx = st_sq_enqueue_tx,
     .claim = st_sq_claim,
     .exchange = st_sq_exchange,
     .acquire = st_sq_acquire,
     .renew = st_sq_renew,
     .finish = st_sq_finish,
+    .transact = st_sq_transact,
     .reap = st_sq_reap,
     .disown = st_sq_disown,
     .flagged = st_sq_flagged,

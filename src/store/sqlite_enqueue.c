@@ -8,18 +8,11 @@
  *     window    held until enqueue time + window, whatever becomes of the job
  *     forever   held for ever, also when the job is long gone
  *
- * Thread: the writer's, inside a transaction.
+ * Thread: the writer's, inside a transaction; or that of somebody who has one open (sqlite_tx.c).
  */
 #include "store/sqlite_int.h"
 
 #include <string.h>
-
-struct enqueue {
-    int64_t now_us;
-    const struct st_new_job *jobs;
-    size_t n;
-    struct st_enqueued *out;
-};
 
 static void answer_id(struct st_enqueued *out, struct st_slice id, bool duplicate)
 {
@@ -172,9 +165,9 @@ static stint_code enqueue_plain(struct st_sq_writer *w, const struct st_new_job 
     return added ? STINT_OK : same_id(w, j, &there, err);
 }
 
-static stint_code enqueue_run(struct st_sq_writer *w, void *arg, stint_error *err)
+stint_code st_sq_enqueue_run(struct st_sq_writer *w, void *arg, stint_error *err)
 {
-    struct enqueue *e = arg;
+    struct st_sq_enqueue_arg *e = arg;
     const int64_t now = st_sq_now(e->now_us);
 
     for (size_t i = 0; i < e->n; i++) {
@@ -190,8 +183,8 @@ static stint_code enqueue_run(struct st_sq_writer *w, void *arg, stint_error *er
 stint_code st_sq_enqueue(struct st_store *s, int64_t now_us, const struct st_new_job *jobs, size_t n,
                          struct st_enqueued *out, stint_error *err)
 {
-    struct enqueue e = {.now_us = now_us, .jobs = jobs, .n = n, .out = out};
-    struct st_sq_req req = {.run = enqueue_run, .arg = &e};
+    struct st_sq_enqueue_arg e = {.now_us = now_us, .jobs = jobs, .n = n, .out = out};
+    struct st_sq_req req = {.run = st_sq_enqueue_run, .arg = &e};
 
     return st_sq_submit(st_sq_of(s), &req, err);
 }

@@ -276,6 +276,7 @@ struct st_sq {
     struct st_sq_writer *w;
     struct st_sq_conn rd;      /* opened when first used */
     struct st_sq_lanes lanes;  /* what the read connection has seen */
+    struct st_sq_writer *tx;   /* for transactions of handlers; made when first used */
     int wake_fd;               /* eventfd: interrupt */
     int inotify_fd;            /* -1 = not yet, -2 = not available */
     int64_t look_until_us;     /* something was written: look closely until then */
@@ -347,6 +348,12 @@ stint_code st_sq_lead(struct st_store *s, const struct st_lead_req *req, struct 
                       stint_error *err);
 stint_code st_sq_wait(struct st_store *s, int timeout_ms, bool *woken, stint_error *err);
 void st_sq_interrupt(struct st_store *s);
+stint_code st_sq_transact(struct st_store *s, int64_t now_us, const struct st_hold *hold, st_tx_fn fn,
+                          void *arg, struct st_finish *fin, stint_error *err);
+stint_code st_sq_enqueue_tx(struct st_store *s, void *conn, int64_t now_us,
+                            const struct st_new_job *jobs, size_t n, struct st_enqueued *out,
+                            stint_error *err);
+void st_sq_tx_free(struct st_sq_writer *tx); /* NULL is fine */
 stint_code st_sq_schema(struct st_store *s, bool up, struct st_schema *out, stint_error *err);
 stint_code st_sq_backup(struct st_store *s, const char *path, st_progress_fn progress, void *arg,
                         stint_error *err);
@@ -401,6 +408,15 @@ stint_code st_sq_row_end(struct st_sq_writer *w, const struct st_sq_row *row, en
 stint_code st_sq_row_succeed(struct st_sq_writer *w, const struct st_sq_row *row,
                              const struct st_finish *f, const struct st_sq_ended *e, stint_error *err);
 stint_code st_sq_key_free(struct st_sq_writer *w, const struct st_sq_row *row, stint_error *err);
+
+/* One enqueue (sqlite_enqueue.c), for transactions. */
+struct st_sq_enqueue_arg {
+    int64_t now_us;
+    const struct st_new_job *jobs;
+    size_t n;
+    struct st_enqueued *out;
+};
+stint_code st_sq_enqueue_run(struct st_sq_writer *w, void *arg, stint_error *err);
 
 /* One finish (sqlite_finish.c), for exchange. */
 struct st_sq_finish_arg {

@@ -184,6 +184,18 @@ stint_code st_store_enqueue(struct st_store *s, int64_t now_us, const struct st_
     return code || n == 0 ? code : s->ops->enqueue(s, now_us, jobs, n, out, err);
 }
 
+stint_code st_store_enqueue_tx(struct st_store *s, void *conn, int64_t now_us, const struct st_new_job *jobs,
+                               size_t n, struct st_enqueued *out, stint_error *err)
+{
+    stint_code code = batch_check(n, "jobs", err);
+
+    if (!s->ops->enqueue_tx || !(s->ops->caps & ST_CAP_USER_TX))
+        return st_fail(err, STINT_EINVAL, "the %s store cannot add jobs in somebody's own transaction", s->ops->name);
+    for (size_t i = 0; !code && i < n; i++)
+        code = new_job_check(s, &jobs[i], err);
+    return code || n == 0 ? code : s->ops->enqueue_tx(s, conn, now_us, jobs, n, out, err);
+}
+
 stint_code st_store_claim(struct st_store *s, const struct st_claim_req *req, struct st_job **out,
                           size_t *n_out, stint_error *err)
 {
@@ -251,6 +263,16 @@ stint_code st_store_finish(struct st_store *s, int64_t now_us, struct st_finish 
     stint_code code = finish_check(items, n, err);
 
     return code || n == 0 ? code : s->ops->finish(s, now_us, items, n, err);
+}
+
+stint_code st_store_transact(struct st_store *s, int64_t now_us, const struct st_hold *hold, st_tx_fn fn, void *arg,
+                             struct st_finish *fin, stint_error *err)
+{
+    stint_code code = text_check(hold->id, ST_ID_MAX, "an id", err);
+
+    if (!s->ops->transact)
+        return st_fail(err, STINT_EINVAL, "the %s store has no transactions for handlers", s->ops->name);
+    return code ? code : s->ops->transact(s, now_us, hold, fn, arg, fin, err);
 }
 
 stint_code st_store_reap(struct st_store *s, int64_t now_us, struct st_slice me, struct st_reaped *out,

@@ -27,7 +27,7 @@ enum {
     ST_CAP_UNIQUE_FOREVER = 1 << 3, /* a key can be held for ever */
     ST_CAP_BATCH_ATOMIC = 1 << 4,   /* n jobs are enqueued all or none, whatever their queues */
     ST_CAP_USER_TX = 1 << 5,        /* enqueue inside the caller's own transaction */
-    ST_CAP_ATOMIC_HANDLER = 1 << 6, /* a handler's writes commit with the outcome */
+    ST_CAP_ATOMIC_HANDLER = 1 << 6, /* one transaction for a whole attempt: claim, handler's writes, outcome */
     ST_CAP_FENCE_FOREIGN = 1 << 7,  /* refuses stale writes of foreign programs too */
 };
 const char *st_cap_name(unsigned bit); /* "PRIORITY" */
@@ -119,6 +119,20 @@ struct st_finish {
     stint_code verdict;   /* out: OK or ELOST */
     enum st_state state;  /* out, when OK: what became of the job */
 };
+
+/* The right to write about an attempt. */
+struct st_hold {
+    struct st_slice id;
+    int64_t fence;
+    uint64_t ref;
+};
+
+/* A transaction of the store that a handler writes in too.  conn is the engine's own: sqlite3 *. */
+struct st_tx {
+    struct st_store *store;
+    void *conn;
+};
+typedef stint_code (*st_tx_fn)(void *arg, struct st_tx *tx, stint_error *err);
 
 struct st_reaped {
     char id[ST_ID_MAX + 1];
@@ -228,6 +242,10 @@ struct st_store_ops {
     stint_code (*enqueue)(struct st_store *s, int64_t now_us, const struct st_new_job *jobs, size_t n,
                           struct st_enqueued *out, stint_error *err);
 
+    /* The same inside a transaction that is open on conn (as in st_tx, or the caller's own).  With ST_CAP_USER_TX. */
+    stint_code (*enqueue_tx)(struct st_store *s, void *conn, int64_t now_us, const struct st_new_job *jobs,
+                             size_t n, struct st_enqueued *out, stint_error *err);
+
     /* Order: queues as asked; within: priority desc, due asc, id asc.  Paused queues (or a paused parent) give nothing.
      * out has room for req->n; each job is one allocation, owned by the caller. */
     stint_code (*claim)(struct st_store *s, const struct st_claim_req *req, struct st_job **out,
@@ -251,6 +269,12 @@ struct st_store_ops {
 
     stint_code (*finish)(struct st_store *s, int64_t now_us, struct st_finish *items, size_t n,
                          stint_error *err);
+
+    /* Runs fn inside a transaction in which the job is held; ELOST, and fn is not called, if it is not.  Then writes
+     * *fin, which fn has filled, as finish would (NULL = nothing), and commits.  Any error, fn's too, rolls all of it
+     * back.  fn runs on this thread and holds the store's lock.  NULL = the store has no such transactions. */
+    stint_code (*transact)(struct st_store *s, int64_t now_us, const struct st_hold *hold, st_tx_fn fn, void *arg,
+                           struct st_finish *fin, stint_error *err);
 
     /* Jobs held by other workers whose lease has expired, oldest first, at most max.  running: charged, retry with
      * its backoff or failed, kind lease_expired.  claimed: not charged, but from the 4th time in a row as if it had run.
@@ -360,6 +384,8 @@ struct st_store *st_store_faulty(struct st_store *real, struct st_fault_plan *pl
 /* Callers use these: they check arguments and call through ops. */
 stint_code st_store_enqueue(struct st_store *s, int64_t now_us, const struct st_new_job *jobs, size_t n,
                             struct st_enqueued *out, stint_error *err);
+stint_code st_store_enqueue_tx(struct st_store *s, void *conn, int64_t now_us, const struct st_new_job *jobs,
+                               size_t n, struct st_enqueued *out, stint_error *err);
 stint_code st_store_claim(struct st_store *s, const struct st_claim_req *req, struct st_job **out,
                           size_t *n_out, stint_error *err);
 stint_code st_store_exchange(struct st_store *s, int64_t now_us, struct st_finish *items, size_t n,
@@ -369,6 +395,8 @@ stint_code st_store_acquire(struct st_store *s, struct st_slice id, const struct
                             struct st_job **out, enum st_refusal *why, stint_error *err);
 stint_code st_store_renew(struct st_store *s, int64_t now_us, struct st_renew *items, size_t n, stint_error *err);
 stint_code st_store_finish(struct st_store *s, int64_t now_us, struct st_finish *items, size_t n, stint_error *err);
+stint_code st_store_transact(struct st_store *s, int64_t now_us, const struct st_hold *hold, st_tx_fn fn, void *arg,
+                             struct st_finish *fin, stint_error *err);
 stint_code st_store_reap(struct st_store *s, int64_t now_us, struct st_slice me, struct st_reaped *out,
                          size_t max, size_t *n_out, stint_error *err);
 stint_code st_store_disown(struct st_store *s, int64_t now_us, struct st_slice worker,

@@ -47,6 +47,12 @@ static stint_code t_enqueue(struct st_store *s, int64_t now_us, const struct st_
     CALL(enqueue, n, now_us, jobs, n, out, err);
 }
 
+static stint_code t_enqueue_tx(struct st_store *s, void *conn, int64_t now_us, const struct st_new_job *jobs,
+                               size_t n, struct st_enqueued *out, stint_error *err)
+{
+    CALL(enqueue_tx, n, conn, now_us, jobs, n, out, err);
+}
+
 static stint_code t_claim(struct st_store *s, const struct st_claim_req *req, struct st_job **out,
                           size_t *n_out, stint_error *err)
 {
@@ -76,6 +82,12 @@ static stint_code t_finish(struct st_store *s, int64_t now_us, struct st_finish 
                            stint_error *err)
 {
     CALL(finish, n, now_us, items, n, err);
+}
+
+static stint_code t_transact(struct st_store *s, int64_t now_us, const struct st_hold *hold, st_tx_fn fn,
+                             void *arg, struct st_finish *fin, stint_error *err)
+{
+    CALL(transact, 1, now_us, hold, fn, arg, fin, err);
 }
 
 static stint_code t_reap(struct st_store *s, int64_t now_us, struct st_slice me, struct st_reaped *out,
@@ -218,11 +230,13 @@ static void t_close(struct st_store *s)
 
 static const struct st_store_ops trace_ops = {
     .enqueue = t_enqueue,
+    .enqueue_tx = t_enqueue_tx,
     .claim = t_claim,
     .exchange = t_exchange,
     .acquire = t_acquire,
     .renew = t_renew,
     .finish = t_finish,
+    .transact = t_transact,
     .reap = t_reap,
     .disown = t_disown,
     .flagged = t_flagged,
@@ -261,6 +275,10 @@ struct st_store *st_store_trace(struct st_store *real)
     t->ops.caps = real->ops->caps;
     if (!real->ops->exchange)
         t->ops.exchange = NULL;
+    if (!real->ops->enqueue_tx)
+        t->ops.enqueue_tx = NULL;
+    if (!real->ops->transact)
+        t->ops.transact = NULL;
     t->base.ops = &t->ops;
     t->base.timeout_ms = real->timeout_ms;
     return &t->base;
