@@ -32,6 +32,8 @@ struct st_plan {
     bool *taken;            /* scratch: groups already drawn */
     struct st_type_rule *rules;
     size_t n_rules, cap_rules;
+    atomic_int *rooms;          /* per rule */
+    struct st_type_rule *asked; /* scratch: the rules with room */
     char *queues_json, *types_json;
 };
 
@@ -183,6 +185,15 @@ static bool plan_types(struct st_plan *p, const struct st_settings *s,
     return true;
 }
 
+static bool plan_rooms(struct st_plan *p)
+{
+    p->rooms = calloc(p->n_rules + 1, sizeof(*p->rooms));
+    p->asked = calloc(p->n_rules + 1, sizeof(*p->asked));
+    for (size_t i = 0; p->rooms && i < p->n_rules; i++)
+        atomic_init(&p->rooms[i], ST_ROOM_ANY);
+    return p->rooms && p->asked;
+}
+
 /* ---- the whole ------------------------------------------------------------------- */
 
 /* As long as it fits into the workers table; then an ellipsis. */
@@ -230,7 +241,7 @@ stint_code st_plan_new(const struct st_settings *s, const struct st_plan_handler
         return no_memory(err);
     atomic_init(&p->refs, 1);
     p->lease_us = s->lease_us;
-    if (!plan_queues(p, s) || !plan_types(p, s, handlers, n_handlers) || !plan_json(p)) {
+    if (!plan_queues(p, s) || !plan_types(p, s, handlers, n_handlers) || !plan_rooms(p) || !plan_json(p)) {
         st_plan_unref(p);
         return no_memory(err);
     }
@@ -264,6 +275,8 @@ void st_plan_unref(struct st_plan *p)
     free(p->entries);
     free(p->order);
     free(p->taken);
+    free(p->rooms);
+    free(p->asked);
     free(p->rules);
     free(p->queues_json);
     free(p->types_json);
@@ -313,7 +326,35 @@ static void order_weighted(struct st_plan *p)
     }
 }
 
-void st_plan_request(struct st_plan *p, struct st_claim_req *req)
+const struct st_type_rule *st_plan_rules(const struct st_plan *p, size_t *n)
+{
+    *n = p->n_rules;
+    return p->rules;
+}
+
+void st_plan_set_room(struct st_plan *p, size_t i, int room)
+{
+    atomic_store(&p->rooms[i], room);
+}
+
+/* A rule without room is left out; its jobs are for somebody else. */
+static size_t ask_with_room(struct st_plan *p)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < p->n_rules; i++) {
+        int room = atomic_load(&p->rooms[i]);
+
+        if (room <= 0)
+            continue;
+        p->asked[n] = p->rules[i];
+        p->asked[n].max = room == ST_ROOM_ANY ? 0 : (size_t)room;
+        n++;
+    }
+    return n;
+}
+
+bool st_plan_request(struct st_plan *p, struct st_claim_req *req)
 {
     if (p->weighted) {
         order_weighted(p);
@@ -323,9 +364,10 @@ void st_plan_request(struct st_plan *p, struct st_claim_req *req)
     }
     req->queues = p->order;
     req->n_queues = p->n_entries;
-    req->types = p->rules;
-    req->n_types = p->n_rules;
+    req->types = p->asked;
+    req->n_types = ask_with_room(p);
     req->lease_us = p->lease_us;
+    return req->n_types > 0;
 }
 
 const char *st_plan_queues_json(const struct st_plan *p)

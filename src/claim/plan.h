@@ -6,6 +6,8 @@
 #ifndef ST_CLAIM_PLAN_H
 #define ST_CLAIM_PLAN_H
 
+#include <limits.h>
+
 #include "store/store.h"
 #include "worker/settings.h"
 
@@ -24,9 +26,15 @@ stint_code st_plan_new(const struct st_settings *s, const struct st_plan_handler
 struct st_plan *st_plan_ref(struct st_plan *p);
 void st_plan_unref(struct st_plan *p);
 
+/* The rules, in the plan's order: what a claim may take. */
+const struct st_type_rule *st_plan_rules(const struct st_plan *p, size_t *n);
+/* The next request takes at most so many by rule i: 0 = none, ST_ROOM_ANY = as many as there are.  Any thread. */
+#define ST_ROOM_ANY INT_MAX
+void st_plan_set_room(struct st_plan *p, size_t i, int room);
+
 /* Fills queues, types and lease of *req with views into the plan.  With weights the order of the queues is drawn
- * anew into the plan's scratch space: one thread only. */
-void st_plan_request(struct st_plan *p, struct st_claim_req *req);
+ * anew into the plan's scratch space: one thread only.  false: no rule has room, there is nothing to ask for. */
+bool st_plan_request(struct st_plan *p, struct st_claim_req *req);
 
 /* The names as JSON arrays, for the workers table. */
 const char *st_plan_queues_json(const struct st_plan *p);

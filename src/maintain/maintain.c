@@ -47,7 +47,8 @@ struct st_maintainer {
 
     /* under the mutex */
     struct st_maintain_options opt;
-    bool stop, nudge, rescued;
+    bool stop, nudge, rescued, healthy;
+    char note[240];
     int64_t give_up_us;
 
     /* the thread's own */
@@ -106,10 +107,11 @@ static void do_beat(struct st_maintainer *m)
 
     pthread_mutex_lock(&m->mutex);
     w = m->opt.self;
+    w.healthy = m->healthy;
+    memcpy(w.note, m->note, sizeof(w.note));
     pthread_mutex_unlock(&m->mutex);
     w.running = atomic_load(&m->vitals->running);
     w.quiet = atomic_load(&m->vitals->quiet);
-    w.healthy = atomic_load(&m->vitals->healthy);
     if (st_store_worker_beat(m->store, 0, &w, &err) != STINT_OK)
         st_log(ST_LOG_DEBUG, "worker.beat_failed", ST_FE(&err));
 }
@@ -324,6 +326,7 @@ stint_code st_maintainer_new(const struct st_opener *opener, const struct st_mai
     m->wake = wake;
     m->vitals = opt->vitals;
     m->observer = opt->observer;
+    m->healthy = true;
     snprintf(m->id, sizeof(m->id), "%s", opt->self.id);
     take_options(m, opt);
     rc = st_thread_start(&m->thread, "stint-maintain", maintain_thread, m, err);
@@ -333,6 +336,20 @@ stint_code st_maintainer_new(const struct st_opener *opener, const struct st_mai
     }
     *out = m;
     return STINT_OK;
+}
+
+void st_maintainer_health(struct st_maintainer *m, bool healthy, const char *note)
+{
+    size_t n;
+
+    pthread_mutex_lock(&m->mutex);
+    m->healthy = healthy;
+    n = note ? st_utf8_cut(note, strlen(note), sizeof(m->note) - 1) : 0;
+    memcpy(m->note, note ? note : "", n);
+    m->note[n] = '\0';
+    m->nudge = true;
+    pthread_cond_signal(&m->cond);
+    pthread_mutex_unlock(&m->mutex);
 }
 
 void st_maintainer_nudge(struct st_maintainer *m)

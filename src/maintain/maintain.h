@@ -13,7 +13,6 @@
 struct st_vitals {
     atomic_int running;
     atomic_bool quiet;
-    atomic_bool healthy;
 };
 
 struct st_maintain_options {
@@ -28,6 +27,8 @@ struct st_maintainer;
 
 stint_code st_maintainer_new(const struct st_opener *opener, const struct st_maintain_options *opt,
                              uv_async_t *wake, struct st_maintainer **out, stint_error *err);
+/* What people are told: healthy, or why not (note, which may be NULL). */
+void st_maintainer_health(struct st_maintainer *m, bool healthy, const char *note);
 /* Beat now: something people look at has changed. */
 void st_maintainer_nudge(struct st_maintainer *m);
 /* HUP: other queues, types, slots or retention. */

@@ -142,7 +142,7 @@ static void on_tick(uv_timer_t *t)
     }
     send_beat(w, now);
     check_deadlines(w, now);
-    if (w->n_running >= (size_t)w->settings->slots)
+    if (w->n_running >= (size_t)w->settings->slots || w->n_queued)
         slots_release_queued(w, QUEUED_MAX);
     if (w->hinter && w->n_running)
         st_hinter_arm(w->hinter, true);

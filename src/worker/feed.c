@@ -76,6 +76,11 @@ void feed(struct st_worker *w)
         n = batch_max(w);
     if (n == 0)
         return;
+    if (!types_make_room(w, ahead)) {
+        w->capped = w->n_held > 0;
+        sleep_until_next(w, -1);
+        return;
+    }
     w->asking = true;
     w->ask_seq = w->finish_seq;
     st_courier_claim(w->courier, w->plan, n, n_run);
@@ -134,6 +139,7 @@ static void disown_unknown(struct st_worker *w)
 static void on_claim_over(struct st_worker *w, struct st_courier_news *news)
 {
     w->asking = false;
+    w->capped = types_used_up(w, news->jobs, news->n_jobs);
     take_jobs(w, news);
     if (news->claim_code == STINT_OK) {
         w->tries.n = 0;

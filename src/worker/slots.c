@@ -43,7 +43,10 @@ static void on_ran(void *arg, struct st_ran *ran)
     h->run = NULL;
     if (h->stopping != ST_ABORT_NOT)
         h->done.ran.aborted = h->stopping;
+    types_on_end(w, h->done.job, &h->done.ran);
     held_over(h);
+    if (w->capped)
+        feed_wet(w);
     worker_advance(w);
 }
 
@@ -80,6 +83,7 @@ static void begin_command(struct held *h, const struct st_type_conf *conf)
            ST_FI("attempt", h->done.job->attempt), ST_FI("fence", h->done.job->fence));
 }
 
+/* Leaves it where it is while its type has no room. */
 static void begin(struct held *h)
 {
     const struct st_job *job = h->done.job;
@@ -88,6 +92,8 @@ static void begin(struct held *h)
 
     if (!in)
         conf = st_settings_handler(h->w->settings, st_slice_cstr(job->type), st_slice_cstr(job->queue));
+    if (conf && !types_can_begin(h->w, conf))
+        return;
     if (in) {
         begin_in_process(h, in);
     } else if (conf) {
@@ -127,8 +133,13 @@ static void push_all(struct st_worker *w)
 
 void slots_fill(struct st_worker *w)
 {
-    while (w->next_queued && w->phase == WORKING && slot_free(w))
-        begin(w->next_queued);
+    struct held *h = w->next_queued, *next;
+
+    for (; h && w->phase == WORKING && slot_free(w); h = next) {
+        next = h->next;
+        if (h->state == HELD_QUEUED)
+            begin(h);
+    }
     if (w->n_push)
         push_all(w);
 }

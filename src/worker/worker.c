@@ -156,10 +156,14 @@ static stint_code make_plan(struct st_worker *w, const struct st_settings *s, st
     return rc;
 }
 
-static void exec_options(const struct st_worker *w, const struct st_settings *s, struct st_exec_options *o)
+static void exec_options(struct st_worker *w, const struct st_settings *s, struct st_exec_options *o)
 {
-    *o = (struct st_exec_options){
-        .self = w->opt.self, .worker_id = w->id, .logs_dir = s->logs_dir, .limits = s->limits};
+    *o = (struct st_exec_options){.self = w->opt.self,
+                                  .worker_id = w->id,
+                                  .logs_dir = s->logs_dir,
+                                  .limits = s->limits,
+                                  .health = types_on_health,
+                                  .health_arg = w};
 }
 
 /* Takes over new settings, or keeps the old ones and says why. */
@@ -191,6 +195,13 @@ static void reload(struct st_worker *w)
         st_settings_clear(w->own_settings);
     free(w->own_settings);
     w->own_settings = s;
+    if (types_init(w, &err) != STINT_OK) { /* nothing can be run without: stop */
+        st_log(ST_LOG_ERROR, "worker.reload_failed", ST_FE(&err));
+        atomic_fetch_add(&w->stops, 1);
+        return;
+    }
+    if (w->maintainer)
+        st_maintainer_health(w->maintainer, true, NULL);
     maintain_options(w, &mo);
     if (w->maintainer)
         st_maintainer_configure(w->maintainer, &mo);
@@ -291,7 +302,6 @@ stint_code st_worker_new(const struct st_worker_options *opt, struct st_worker *
     w->settings = opt->settings;
     w->tries = (struct st_tries){.base_us = 100 * ST_MS, .max_us = 5 * ST_SEC};
     w->trip_us = (double)ST_MS;
-    atomic_init(&w->vitals.healthy, true);
     if (opt->settings->worker_id)
         snprintf(w->id, sizeof(w->id), "%s", opt->settings->worker_id);
     else
@@ -299,8 +309,11 @@ stint_code st_worker_new(const struct st_worker_options *opt, struct st_worker *
     w->observer = (struct st_observer){.fn = opt->event, .arg = opt->event_arg, .worker = w->id};
     rc = make_plan(w, w->settings, &w->plan, err);
     if (rc == STINT_OK)
+        rc = types_init(w, err);
+    if (rc == STINT_OK)
         rc = loop_init(w, err);
     if (rc != STINT_OK) {
+        types_clear(w);
         st_plan_unref(w->plan);
         free(w);
         return rc;
@@ -415,6 +428,7 @@ void st_worker_free(struct st_worker *w)
     uv_walk(&w->loop, close_handle, NULL);
     uv_run(&w->loop, UV_RUN_DEFAULT);
     uv_loop_close(&w->loop);
+    types_clear(w);
     st_plan_unref(w->plan);
     if (w->own_settings)
         st_settings_clear(w->own_settings);

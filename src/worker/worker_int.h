@@ -97,7 +97,14 @@ struct st_worker {
     size_t n_push;
     size_t n_pooled; /* in the pool, waiting or running */
 
+    /* types: parallel to settings->types, and to the plan's rules */
+    struct type_state *types;
+    int *rule_types;  /* index of the type, -1 = in-process */
+    int *rooms;       /* what the claim under way may take of each */
+    bool resident;    /* some type has resident children */
+
     /* feeding */
+    bool capped;    /* the last claim took all there was room for: ask again when a place is free */
     bool asking;    /* a claim is under way */
     bool disowning;
     bool dry;       /* the last claim found less than it asked for */
@@ -131,6 +138,15 @@ void slots_release_queued(struct st_worker *w, int64_t older_than_us);
 void feed(struct st_worker *w);
 void feed_on_news(struct st_worker *w, struct st_courier_news *news);
 void feed_wet(struct st_worker *w); /* there may be work: ask */
+
+/* types.c */
+stint_code types_init(struct st_worker *w, stint_error *err); /* after settings and plan are set */
+void types_clear(struct st_worker *w);
+void types_on_end(struct st_worker *w, const struct st_job *job, const struct st_ran *ran);
+void types_on_health(void *worker, const char *name, bool healthy, const char *note);
+bool types_can_begin(struct st_worker *w, const struct st_type_conf *conf);
+bool types_make_room(struct st_worker *w, size_t ahead); /* false: nothing can be asked for */
+bool types_used_up(struct st_worker *w, struct st_job *const *jobs, size_t n);
 
 /* beat.c */
 void beat_start(struct st_worker *w);
