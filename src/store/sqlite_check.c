@@ -107,6 +107,34 @@ static stint_code check_counts(const struct check *k, stint_error *err)
     return STINT_OK;
 }
 
+/* Columns that must go together, as sqlite_schema.c has them; and what should have gone with its job. */
+#define ROWS_WRONG                                                                                \
+    "SELECT count(*) FROM job WHERE (state >= 4) <> (ended IS NOT NULL) OR ended <> state"        \
+    " OR (ended IS NULL) <> (finished IS NULL)"                                                   \
+    " OR (state IN (2, 3)) <> (lease_until IS NOT NULL)"                                          \
+    " OR (state = 1) <> (coalesce(ready, later) IS NOT NULL) OR (ready = 1 AND later = 1)"        \
+    " OR (cancel = 1 AND lease_until IS NULL)"
+#define ROWS_ORPHANED                                                                             \
+    "SELECT (SELECT count(*) FROM payload WHERE seq NOT IN (SELECT seq FROM job)) +"              \
+    " (SELECT count(*) FROM attempt WHERE seq NOT IN (SELECT seq FROM job)) +"                    \
+    " (SELECT count(*) FROM job WHERE lane NOT IN (SELECT id FROM lane))"
+
+static stint_code check_rows(const struct check *k, stint_error *err)
+{
+    int64_t wrong, orphans;
+
+    if (st_sq_query_int(k->c, ROWS_WRONG, &wrong, err) ||
+        st_sq_query_int(k->c, ROWS_ORPHANED, &orphans, err))
+        return err->code;
+    if (!wrong && !orphans)
+        say(k, ST_FINE, "", "every job's row makes sense");
+    else
+        say(k, ST_BAD, "somebody has written to the tables directly; restore a backup",
+            "%lld rows contradict themselves, %lld belong to nothing", (long long)wrong,
+            (long long)orphans);
+    return STINT_OK;
+}
+
 static stint_code check_keys(const struct check *k, stint_error *err)
 {
     int64_t n;
@@ -183,7 +211,8 @@ stint_code st_sq_check(struct st_store *store, st_finding_fn found, void *arg, s
     struct check k = {.s = s, .c = st_sq_reader(s, &local), .found = found, .arg = arg};
 
     if (!k.c || check_schema(&k, &local) || check_integrity(&k, &local) ||
-        check_indexes(&k, &local) || check_counts(&k, &local) || check_keys(&k, &local)) {
+        check_indexes(&k, &local) || check_counts(&k, &local) || check_rows(&k, &local) ||
+        check_keys(&k, &local)) {
         if (err)
             *err = local;
         return local.code;

@@ -69,8 +69,9 @@ static void info_numbers(sqlite3_stmt *st, int64_t now, struct st_job_info *i)
     i->error_kind = (enum st_kind)col_int(st, C_KIND);
     i->cursor = (uint64_t)col_int(st, C_SEQ);
     i->shown = st_state_shown(i->state, i->due_us, i->attempt, now);
-    if (i->state == ST_RUNNING && i->timeout_us > 0 && col_int(st, C_STARTED))
-        i->deadline_us = col_int(st, C_STARTED) + i->timeout_us;
+    i->run_started_us = col_int(st, C_STARTED);
+    if (i->state == ST_RUNNING && i->timeout_us > 0 && i->run_started_us)
+        i->deadline_us = i->run_started_us + i->timeout_us;
 }
 
 static bool info_texts(sqlite3_stmt *st, bool with_payload, struct st_job_info *i)

@@ -249,6 +249,33 @@ TEST(a_rule_for_a_queue_goes_before_one_for_all)
     assert_int_equal(test_claim_count(s, &req), 0); /* sms elsewhere has no rule */
 }
 
+TEST(a_rule_may_limit_how_many_are_taken_by_it)
+{
+    const struct st_type_rule rules[] = {{.pattern = S("mail*"), .policy = quick, .max = 2},
+                                         {.pattern = S("sms"), .policy = slow}};
+    struct st_store *s = test_store(t);
+    struct st_claim_req req = test_req(T0, "w1", 10);
+    struct st_job *jobs[10];
+    size_t n, mails = 0;
+
+    NEEDS(t, s, ST_CAP_TYPE_FILTER);
+    for (int i = 0; i < 3; i++) {
+        add(t, s, "mail.a", "one", 0, T0);
+        add(t, s, "mail.b", "two", 0, T0);
+        add(t, s, "sms", "one", 0, T0);
+    }
+    req.types = rules;
+    req.n_types = 2;
+    OK(st_store_claim(s, &req, jobs, &n, NULL));
+    for (size_t i = 0; i < n; i++) {
+        mails += strcmp(jobs[i]->type, "sms") != 0;
+        st_job_free(jobs[i]);
+    }
+    assert_int_equal(mails, 2); /* of all types and queues that the rule covers */
+    assert_int_equal(n, 5);
+    assert_int_equal(test_claim_count(s, &req), 2); /* each claim anew */
+}
+
 TEST(a_jobs_own_values_go_before_the_types)
 {
     const struct st_type_rule rules[] = {{.pattern = S("mail"), .policy = quick}};

@@ -104,18 +104,26 @@ TEST(finish_of_an_unknown_job_is_lost)
 TEST(a_shortcut_that_names_another_job_does_no_harm)
 {
     struct st_store *s = test_store(t);
-    struct st_job *a = held(t, s), *b = held(t, s);
+    struct st_job *a = held(t, s), *b = held(t, s), *c;
     struct st_finish f = test_fin(a, ST_OUT_FAILED);
 
     f.ref = b->ref; /* as after a job was removed and its place was taken */
     OK(test_finish_item(s, T0, &f));
     assert_int_equal(test_shown(s, T0, a->id), ST_SHOW_FAILED);
     assert_int_equal(test_shown(s, T0, b->id), ST_SHOW_RUNNING);
+    c = held(t, s);
+    f = test_fin(c, ST_OUT_SUCCEEDED); /* hinted at, which is a way of its own */
+    f.held_as = ST_RUNNING;
+    f.ref = b->ref;
+    OK(test_finish_item(s, T0, &f));
+    assert_int_equal(test_shown(s, T0, c->id), ST_SHOW_SUCCEEDED);
+    assert_int_equal(test_shown(s, T0, b->id), ST_SHOW_RUNNING);
     f = test_fin(b, ST_OUT_FAILED);
     f.ref = 999999;
     OK(test_finish_item(s, T0, &f));
     st_job_free(a);
     st_job_free(b);
+    st_job_free(c);
 }
 
 TEST(a_batch_has_a_verdict_for_each_job)
@@ -176,6 +184,38 @@ TEST(success_keeps_the_result_byte_for_byte)
     assert_memory_equal(i.attempts[0].log_tail, "x\0y", 3);
     st_job_info_clear(&i);
     st_job_free(job);
+}
+
+/* The hint says how the worker believes to hold it; it may be wrong, or the job may be gone. */
+TEST(a_hinted_success_is_judged_like_any_other)
+{
+    struct st_store *s = test_store(t);
+    struct st_new_job j = test_job(t, "keyed");
+    struct st_finish f;
+    struct st_job *job = held(t, s);
+
+    f = test_fin(job, ST_OUT_SUCCEEDED);
+    f.held_as = ST_CLAIMED; /* it runs */
+    OK(test_finish_item(s, T0, &f));
+    OK(test_finish_item(s, T0, &f)); /* again */
+    assert_int_equal(f.state, ST_SUCCEEDED);
+    f.fence++;
+    assert_int_equal(test_finish_item(s, T0, &f), STINT_ELOST);
+    st_job_free(job);
+
+    j.unique = ST_UNIQUE_ACTIVE;
+    j.key = S("k");
+    test_add(t, s, T0, j);
+    job = test_claim(t, s, T0, 10 * SEC);
+    OK(test_cancel(s, T0, job->id, NULL));
+    f = test_fin(job, ST_OUT_SUCCEEDED);
+    f.held_as = ST_RUNNING;
+    OK(test_finish_item(s, T0, &f));
+    j.id = S(test_id(t));
+    assert_string_equal(test_add(t, s, T0, j), j.id.p); /* the key is free again */
+    st_job_free(job);
+    assert_int_equal(test_count(s, T0, "default", ST_SHOW_SUCCEEDED), 2);
+    assert_int_equal(test_count(s, T0, "default", ST_SHOW_RUNNING), 0);
 }
 
 TEST(a_result_may_be_there_and_empty_or_not_be_there)

@@ -148,6 +148,31 @@ TEST(a_list_is_filtered)
     st_job_free(job);
 }
 
+/* started is the first start of all; how long the last run took is another matter. */
+TEST(a_list_tells_when_the_last_run_started)
+{
+    struct st_store *s = test_store(t);
+    struct st_list_req req = {.now_us = T0 + 100 * SEC, .limit = 1};
+    struct st_job_info *list;
+    struct st_job *job;
+    uint64_t next;
+    size_t n;
+
+    test_enqueue(t, s, "mail");
+    job = test_claim(t, s, T0, 10 * SEC);
+    OK(test_finish(s, T0 + SEC, job, ST_OUT_RETRY));
+    st_job_free(job);
+    job = test_claim(t, s, T0 + 90 * SEC, 10 * SEC);
+    OK(test_finish(s, T0 + 91 * SEC, job, ST_OUT_SUCCEEDED));
+    st_job_free(job);
+    OK(st_store_list(s, &req, &list, &n, &next, NULL));
+    assert_int_equal(n, 1);
+    assert_int_equal(list[0].started_us, T0);
+    assert_int_equal(list[0].run_started_us, T0 + 90 * SEC);
+    assert_int_equal(list[0].finished_us, T0 + 91 * SEC);
+    st_job_info_list_free(list, n);
+}
+
 TEST(payload_meta_and_result_are_listed_only_on_request)
 {
     struct st_store *s = test_store(t);
@@ -386,6 +411,14 @@ static void walk_steer(struct walk *w)
     }
 }
 
+static void nothing_bad(void *arg, enum st_severity sev, const char *what, const char *remedy)
+{
+    (void)arg;
+    (void)remedy;
+    if (sev == ST_BAD)
+        fail_msg("the doctor says: %s", what);
+}
+
 TEST(counts_stay_true_through_thousands_of_random_operations)
 {
     struct walk *w = calloc(1, sizeof(*w));
@@ -411,6 +444,7 @@ TEST(counts_stay_true_through_thousands_of_random_operations)
         if (step % 500 == 499)
             counts_are_true(w->s, w->now);
     }
+    OK(st_store_check(w->s, nothing_bad, NULL, NULL));
     while (w->n_held)
         st_job_free(w->held[--w->n_held]);
     free(w);

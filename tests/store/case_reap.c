@@ -133,6 +133,23 @@ TEST(a_worker_does_not_reap_its_own_jobs)
     st_job_free(job);
 }
 
+TEST(a_worker_reaps_others_and_leaves_its_own_alone)
+{
+    struct st_store *s = test_store(t);
+    struct st_job *mine, *other;
+    struct st_reaped r[2];
+
+    test_enqueue(t, s, "mail");
+    test_enqueue(t, s, "mail");
+    mine = claim_by(s, T0, "w1", true);
+    other = claim_by(s, T0, "w2", true);
+    assert_int_equal(test_reap(s, T0 + 60 * SEC, "w1", r, 2), 1);
+    assert_string_equal(r[0].id, other->id);
+    assert_int_equal(test_shown(s, T0 + 60 * SEC, mine->id), ST_SHOW_RUNNING);
+    st_job_free(mine);
+    st_job_free(other);
+}
+
 TEST(reaping_is_in_batches_oldest_first)
 {
     struct st_store *s = test_store(t);

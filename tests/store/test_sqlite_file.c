@@ -524,6 +524,10 @@ static void the_doctor_sees_what_is_wrong(void **state)
     db = kit_raw();
     kit_exec(db, "INSERT INTO ukey VALUES ('mail', 'k', 'nobody', 1, NULL)");
     doctor_says(s, "keys belong to no live job");
+    kit_exec(db, "INSERT INTO payload(seq) VALUES (77)");
+    doctor_says(s, "0 rows contradict themselves, 1 belong to nothing");
+    kit_exec(db, "UPDATE job SET later = 1");
+    doctor_says(s, "1 rows contradict themselves");
     kit_exec(db, "UPDATE count SET n = n + 1");
     doctor_says(s, "counts of 1");
     kit_exec(db, "DROP INDEX job_ended");
