@@ -415,8 +415,10 @@ static bool exchange(struct st_courier *c, struct claim_order *o)
         finished = rc == STINT_OK;
     } else if (!(jobs = calloc(o->n, sizeof(*jobs)))) {
         rc = st_fail(&err, STINT_ENOMEM, "no memory for a claim of %zu jobs", o->n);
+    } else if (!st_plan_request(o->plan, &req)) {
+        rc = c->n_batch ? st_store_finish(c->store, 0, c->items, c->n_batch, &err) : STINT_OK;
+        finished = rc == STINT_OK;
     } else {
-        st_plan_request(o->plan, &req);
         rc = c->n_batch ? st_store_exchange(c->store, 0, c->items, c->n_batch, &req, jobs, &n, &finished, &err)
                         : st_store_claim(c->store, &req, jobs, &n, &err);
     }
