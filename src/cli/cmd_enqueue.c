@@ -65,10 +65,13 @@ static bool set_unique(struct cli *c, struct st_new_job *job, const char *arg)
 
 static bool set_timeout(struct cli *c, struct st_new_job *job, const char *arg)
 {
-    if (strcmp(arg, "none") != 0)
-        return cli_duration(c, "--timeout", arg, &job->timeout_us);
-    job->timeout_us = 0;
-    return true;
+    stint_error err;
+
+    if (st_timeout_parse(st_slice_cstr(arg), &job->timeout_us, &err) == STINT_OK)
+        return true;
+    st_err_prefix(&err, "--timeout");
+    cli_fail(c, &err);
+    return false;
 }
 
 static bool set_int(struct cli *c, const char *what, const char *arg, int64_t min, int64_t max,
@@ -97,7 +100,7 @@ static bool set_option(struct cli *c, struct want *w, int opt, const char *arg)
     case OPT_AT:
         return cli_time(c, "--at", arg, &job->due_us);
     case OPT_ATTEMPTS:
-        return set_int(c, "--max-attempts", arg, 0, 1000000, &job->max_attempts);
+        return set_int(c, "--max-attempts", arg, 0, ST_ATTEMPTS_MAX, &job->max_attempts);
     case OPT_TIMEOUT:
         return set_timeout(c, job, arg);
     case OPT_KEY:
@@ -119,28 +122,40 @@ static bool set_option(struct cli *c, struct want *w, int opt, const char *arg)
 
 /* ---- one job ------------------------------------------------------------------------ */
 
+static bool read_payload(struct cli *c, size_t max, struct st_slice *out, char **text)
+{
+    stint_error err;
+    bool more;
+    size_t len;
+
+    if (cli_read_limited("-", max, text, &len, &more, &err)) {
+        st_err_prefix(&err, "payload");
+    } else if (more) {
+        st_payload_too_large(max, true, max, &err);
+    } else {
+        *out = ST_SLICE(*text, len);
+        return true;
+    }
+    cli_fail(c, &err);
+    return false;
+}
+
 /* The payload argument, stdin for "-", or null; *text is to be freed. */
 static bool get_payload(struct cli *c, const char *arg, size_t max, struct st_slice *out,
                         char **text)
 {
     stint_error err;
-    size_t len;
 
     *text = NULL;
     *out = st_slice_cstr(arg ? arg : "null");
-    if (arg && strcmp(arg, "-") == 0) {
-        if (cli_read_all("-", max, text, &len, &err)) {
-            st_err_prefix(&err, "payload");
-            cli_fail(c, &err);
-            return false;
-        }
-        *out = ST_SLICE(*text, len);
-    }
+    if (arg && strcmp(arg, "-") == 0 && !read_payload(c, max, out, text))
+        return false;
     if (st_json_check(*out, &err) == STINT_OK)
         return true;
     st_err_prefix(&err, "payload");
     if (arg && !strchr("-{[\"", arg[0]))
         st_err_remedy(&err, "a text needs double quotes inside the shell's: '\"text\"'");
+    free(*text);
     cli_fail(c, &err);
     return false;
 }
@@ -265,7 +280,7 @@ static int report_batch(struct cli *c, const struct st_enqueued *out, size_t n)
         return cli_print_json(c, &b);
     st_buf_clear(&b);
     if (duplicates || c->tty_err)
-        fprintf(stderr, "stint: %zu added, %zu duplicate\n", n - duplicates, duplicates);
+        fprintf(stderr, "stint: %zu enqueued, %zu duplicate\n", n - duplicates, duplicates);
     return CLI_DONE;
 }
 

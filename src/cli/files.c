@@ -12,7 +12,8 @@
 
 #include "base/buf.h"
 
-static stint_code read_fd(int fd, const char *name, struct st_buf *b, stint_error *err)
+/* Up to b->max bytes; *more = there were more than that. */
+static stint_code read_fd(int fd, const char *name, struct st_buf *b, bool *more, stint_error *err)
 {
     char chunk[65536];
 
@@ -25,37 +26,55 @@ static stint_code read_fd(int fd, const char *name, struct st_buf *b, stint_erro
             continue;
         if (n < 0)
             return st_fail(err, STINT_EINVAL, "cannot read %s: %s", name, strerror(errno));
+        *more = b->len + (size_t)n > b->max;
+        if (*more)
+            return STINT_OK;
         st_buf_put(b, chunk, (size_t)n);
         if (b->failed)
-            return st_fail(err, STINT_EINVAL, "%s is larger than the limit of %zu bytes", name,
-                           b->max);
+            return st_fail(err, STINT_ENOMEM, "no memory for %s", name);
     }
 }
 
-stint_code cli_read_all(const char *path, size_t max, char **out, size_t *len, stint_error *err)
+static const char *name_of(const char *path)
+{
+    return strcmp(path, "-") == 0 ? "standard input" : path;
+}
+
+stint_code cli_read_limited(const char *path, size_t max, char **out, size_t *len, bool *more,
+                            stint_error *err)
 {
     bool in = strcmp(path, "-") == 0;
-    const char *name = in ? "standard input" : path;
     int fd = in ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
     struct st_buf b;
     stint_code rc;
 
     *out = NULL;
     *len = 0;
+    *more = false;
     if (fd < 0)
-        return st_fail(err, STINT_EINVAL, "cannot open %s: %s", name, strerror(errno));
+        return st_fail(err, STINT_EINVAL, "cannot open %s: %s", path, strerror(errno));
     st_buf_init(&b, max);
-    rc = read_fd(fd, name, &b, err);
+    rc = read_fd(fd, name_of(path), &b, more, err);
     if (!in)
         close(fd);
     st_buf_put(&b, "", 0);
-    *len = b.len;
-    if (rc == STINT_OK && !b.p) {
-        *out = calloc(1, 1);
-        return *out ? STINT_OK : st_fail(err, STINT_ENOMEM, "no memory for %s", name);
-    }
-    if (rc == STINT_OK)
+    if (rc == STINT_OK && !*more) {
+        *len = b.len;
         *out = st_buf_take(&b);
+        if (!*out)
+            rc = st_fail(err, STINT_ENOMEM, "no memory for %s", name_of(path));
+    }
     st_buf_clear(&b);
+    return rc;
+}
+
+stint_code cli_read_all(const char *path, size_t max, char **out, size_t *len, stint_error *err)
+{
+    bool more;
+    stint_code rc = cli_read_limited(path, max, out, len, &more, err);
+
+    if (rc == STINT_OK && more)
+        rc = st_fail(err, STINT_EINVAL, "%s is larger than the limit of %zu bytes", name_of(path),
+                     max);
     return rc;
 }

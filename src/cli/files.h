@@ -5,10 +5,17 @@
 #ifndef ST_CLI_FILES_H
 #define ST_CLI_FILES_H
 
+#include <stdbool.h>
+
 #include "base/err.h"
 
 /* All of a file ("-" = stdin), at most max bytes; free *out, which ends with a NUL.  EINVAL names
  * the file. */
 stint_code cli_read_all(const char *path, size_t max, char **out, size_t *len, stint_error *err);
+
+/* The same for a caller with words of its own for what is too large: then it is OK, *more is true and
+ * *out NULL. */
+stint_code cli_read_limited(const char *path, size_t max, char **out, size_t *len, bool *more,
+                            stint_error *err);
 
 #endif

@@ -137,7 +137,10 @@ static stint_code read_int(struct reader *r, struct st_slice v, int64_t min, int
     return STINT_OK;
 }
 
-static stint_code read_duration(struct reader *r, struct st_slice v, int64_t *out)
+/* A duration, by one of the functions that read one. */
+static stint_code read_span(struct reader *r, struct st_slice v,
+                            stint_code (*parse)(struct st_slice, int64_t *, stint_error *),
+                            int64_t *out)
 {
     struct st_slice text;
     stint_code rc;
@@ -148,7 +151,7 @@ static stint_code read_duration(struct reader *r, struct st_slice v, int64_t *ou
         return rc;
     }
     rc = read_text(r, v, &text);
-    return rc == STINT_OK ? st_duration_parse(text, out, r->err) : rc;
+    return rc == STINT_OK ? parse(text, out, r->err) : rc;
 }
 
 static stint_code read_type(struct reader *r, struct st_slice v)
@@ -198,13 +201,13 @@ static stint_code read_max_attempts(struct reader *r, struct st_slice v)
 
 static stint_code read_timeout(struct reader *r, struct st_slice v)
 {
-    return read_duration(r, v, &r->item.job.timeout_us);
+    return read_span(r, v, st_timeout_parse, &r->item.job.timeout_us);
 }
 
 static stint_code read_delay(struct reader *r, struct st_slice v)
 {
     r->has_delay = true;
-    return read_duration(r, v, &r->item.job.delay_us);
+    return read_span(r, v, st_duration_parse, &r->item.job.delay_us);
 }
 
 static stint_code read_at(struct reader *r, struct st_slice v)

@@ -37,18 +37,32 @@ stint_code st_unique_parse(struct st_slice text, enum st_unique *out, int64_t *w
     return STINT_OK;
 }
 
+stint_code st_timeout_parse(struct st_slice text, int64_t *us, stint_error *err)
+{
+    *us = 0;
+    if (st_slice_is(text, "none"))
+        return STINT_OK;
+    if (st_duration_parse(text, us, err) == STINT_OK)
+        return STINT_OK;
+    st_err_remedy(err, "use none or a duration such as 30s or 1h30m");
+    return STINT_EINVAL;
+}
+
 /* ---- checks ------------------------------------------------------------------------ */
+
+stint_code st_payload_too_large(size_t len, bool more, size_t max, stint_error *err)
+{
+    st_fail(err, STINT_EINVAL, "the payload has %s%zu bytes, the limit is %zu",
+            more ? "more than " : "", len, max);
+    st_err_remedy(err, "raise limits.payload, or put the data in a file and enqueue its name");
+    return STINT_EINVAL;
+}
 
 static stint_code check_payload(const struct st_new_job *job, size_t max, stint_error *err)
 {
-    stint_code rc;
-
     if (job->payload.len <= max)
         return STINT_OK;
-    rc = st_fail(err, STINT_EINVAL, "the payload has %zu bytes, the limit is %zu", job->payload.len,
-                 max);
-    st_err_remedy(err, "raise limits.payload, or put the data in a file and enqueue its name");
-    return rc;
+    return st_payload_too_large(job->payload.len, false, max, err);
 }
 
 static stint_code check_meta(const struct st_new_job *job, size_t max, stint_error *err)
@@ -90,6 +104,9 @@ static stint_code check_numbers(const struct st_new_job *job, stint_error *err)
                        ST_PRIORITY_MIN, ST_PRIORITY_MAX);
     if (job->max_attempts < -1)
         return st_fail(err, STINT_EINVAL, "max_attempts %d is negative", job->max_attempts);
+    if (job->max_attempts > ST_ATTEMPTS_MAX)
+        return st_fail(err, STINT_EINVAL, "max_attempts %d is more than %d; 0 means no limit",
+                       job->max_attempts, ST_ATTEMPTS_MAX);
     return check_times(job, err);
 }
 

@@ -27,6 +27,13 @@ extern const struct st_new_job st_new_job_default;
 stint_code st_unique_parse(struct st_slice text, enum st_unique *out, int64_t *window_us,
                            stint_error *err);
 
+/* "none" or a duration, as --timeout and the batch's `timeout` take it.  0 = none.  The message does
+ * not name the option or member. */
+stint_code st_timeout_parse(struct st_slice text, int64_t *us, stint_error *err);
+
+/* Fills err: len bytes are too many.  more: it has more than len, nobody counted. */
+stint_code st_payload_too_large(size_t len, bool more, size_t max, stint_error *err);
+
 /* Checks everything about the job and fills in what was not given: the id (a new UUIDv7), the
  * queue, an empty payload; a key without `unique` means active, `unique` without a key means the
  * spec hash.  EINVAL names the thing.  The payload may be any bytes: a caller that promises JSON

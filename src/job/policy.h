@@ -16,7 +16,8 @@ enum st_backoff {
     ST_BACKOFF_LIST,        /* delays[attempt-1], the last one repeated */
 };
 
-#define ST_DELAYS_MAX 16
+#define ST_DELAYS_MAX   16
+#define ST_ATTEMPTS_MAX 1000000 /* the most that max_attempts may say */
 
 struct st_policy {
     int max_attempts;   /* runs, not retries; 0 = no limit */

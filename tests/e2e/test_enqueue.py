@@ -216,6 +216,12 @@ def test_a_repeated_key_within_a_batch_is_a_duplicate_of_the_first(stint):
     assert jobs[0]["id"] == jobs[1]["id"] and [j["duplicate"] for j in jobs] == [False, True]
 
 
+def test_a_batch_counts_duplicates_apart_and_claims_no_more_than_it_knows(stint):
+    lines = '{"type":"t","id":"a","payload":1}\n{"type":"t","key":"k"}\n{"type":"t","key":"k"}\n'
+    stint.enqueue("t", "1", "--id", "a")
+    assert b"2 enqueued, 1 duplicate" in stint("enqueue", "--batch", "-", input=lines).err
+
+
 def test_a_batch_repeated_with_its_ids_adds_nothing(stint):
     jobs = [{"type": "t", "payload": n, "id": f"job-{n}"} for n in range(100)]
     assert stint.batch(jobs) and stint.batch(jobs)

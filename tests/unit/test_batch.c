@@ -47,6 +47,20 @@ static void a_line_gives_every_member_its_place(void **state)
     st_batch_clear(&b);
 }
 
+static void attempts_and_timeout_take_what_the_flags_take(void **state)
+{
+    struct st_batch b;
+
+    (void)state;
+    batch_init(&b);
+    assert_int_equal(
+        st_batch_line(&b, LIT("{\"type\":\"t\",\"timeout\":\"none\",\"max_attempts\":1000000}"), NULL),
+        STINT_OK);
+    assert_int_equal(b.jobs[0].timeout_us, 0);
+    assert_int_equal(b.jobs[0].max_attempts, 1000000);
+    st_batch_clear(&b);
+}
+
 static void what_is_missing_or_null_comes_from_the_defaults(void **state)
 {
     struct st_new_job defaults = st_new_job_default;
@@ -177,7 +191,9 @@ static void every_error_names_its_line_and_member(void **state)
         {"{\"type\":\"t\",\"at\":\"tomorrow\"}", "at: "},
         {"{\"type\":\"t\",\"at\":\"2030-01-01T00:00:00Z\",\"delay\":\"0s\"}", "both delay and at"},
         {"{\"type\":\"t\",\"max_attempts\":-1}", "max_attempts: -1"},
+        {"{\"type\":\"t\",\"max_attempts\":1000001}", "max_attempts 1000001 is more than 1000000"},
         {"{\"type\":\"t\",\"timeout\":true}", "timeout: is not a string"},
+        {"{\"type\":\"t\",\"timeout\":\"never\"}", "timeout: "},
         {"{\"type\":\"t\",\"unique\":\"often\"}", "unique: "},
         {"{\"type\":\"t\",\"unique\":\"0s\"}", "unique: "},
         {"{\"type\":\"t\",\"key\":\"\"}", "unique key"},
@@ -320,6 +336,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_line_gives_every_member_its_place),
+        cmocka_unit_test(attempts_and_timeout_take_what_the_flags_take),
         cmocka_unit_test(what_is_missing_or_null_comes_from_the_defaults),
         cmocka_unit_test(with_no_default_at_all_queue_payload_and_policy_are_the_usual),
         cmocka_unit_test(a_lines_own_time_stands_above_the_default_one),
