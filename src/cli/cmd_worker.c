@@ -33,7 +33,7 @@ static bool read_options(struct cli *c, struct args *a)
             a->flags.name = arg;
         else if (opt == OPT_ONCE)
             a->once = true;
-        else if (opt == OPT_SLOTS && !cli_int(c, "--slots", arg, 1, 10000, &a->flags.slots))
+        else if (opt == OPT_SLOTS && !cli_int(c, "--slots", arg, 1, ST_SLOTS_MAX, &a->flags.slots))
             return false;
     }
     return opt != CLI_STOP && cli_args(c, 0, 0);

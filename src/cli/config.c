@@ -19,7 +19,6 @@
 #include "cli/config_keys.h"
 #include "cli/files.h"
 
-#define SLOTS_MAX  4096
 #define WEIGHT_MAX 1000000
 
 /* ---- queues and types of the worker ------------------------------------------------------- */
@@ -130,7 +129,7 @@ static stint_code read_id(struct st_conf *c, const struct st_yaml *v, const stru
 
 static const struct st_conf_key worker_keys[] = {
     {"id", read_id, AT(worker_id), 0, 0},
-    {"slots", st_conf_int, AT(slots), 1, SLOTS_MAX},
+    {"slots", st_conf_int, AT(slots), 1, ST_SLOTS_MAX},
     {"queues", read_queues, 0, 0, 0},
     {"types", read_only_types, AT(only_types), 0, 0},
     {"lease", st_conf_duration, AT(lease_us), 100 * ST_MS, ST_DAY},
@@ -452,10 +451,10 @@ stint_code st_config_env(struct st_settings *s, stint_error *err)
     if (rc)
         return rc;
     if (slots) {
-        if (!st_parse_i64(st_slice_cstr(slots), &n) || n < 1 || n > SLOTS_MAX)
+        if (!st_parse_i64(st_slice_cstr(slots), &n) || n < 1 || n > ST_SLOTS_MAX)
             return st_fail(err, STINT_EINVAL,
                            "STINT_SLOTS: '%.40s' is not a number between 1 and %d", slots,
-                           SLOTS_MAX);
+                           ST_SLOTS_MAX);
         s->slots = (int)n;
     }
     if (queues && (rc = st_config_queues(queues, s, err)) != STINT_OK)

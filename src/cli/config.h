@@ -7,6 +7,8 @@
 
 #include "worker/settings.h"
 
+#define ST_SLOTS_MAX 4096 /* of --slots, STINT_SLOTS and worker.slots */
+
 /* Reads a stint.yaml (at most 1 MiB, nesting 32) over the defaults in *s.  Errors name file:line:column,
  * the key and the remedy.  Relative paths in it (cwd, results_dir, logs_dir, a command with a slash) are taken from
  * the file's directory.  check_programs: a command that cannot be found or run is an error too. */

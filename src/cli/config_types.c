@@ -245,7 +245,7 @@ static stint_code read_delays(struct st_conf *c, const struct st_yaml *v,
 }
 
 static const struct st_conf_key retry_keys[] = {
-    {"max_attempts", st_conf_int, offsetof(struct st_policy, max_attempts), 0, 1000000},
+    {"max_attempts", st_conf_int, offsetof(struct st_policy, max_attempts), 0, ST_ATTEMPTS_MAX},
     {"backoff", read_backoff, offsetof(struct st_policy, backoff), 0, 0},
     {"initial", st_conf_duration, offsetof(struct st_policy, initial_us), 0, 365 * ST_DAY},
     {"multiplier", st_conf_double, offsetof(struct st_policy, multiplier), 1000, 100000},
@@ -305,6 +305,33 @@ static stint_code read_lease(struct st_conf *c, const struct st_yaml *v,
     return STINT_OK;
 }
 
+/* ---- placeholders ------------------------------------------------------------------------- */
+
+/* A payload that comes another way has nothing to put for its placeholder.  The program itself, the
+ * first of the list, is taken as it is. */
+static stint_code check_placeholders(struct st_conf *c, const struct st_yaml *run,
+                                     const struct st_command *cmd)
+{
+    static const struct {
+        const char *text, *needs;
+        enum st_payload_by by;
+    } known[] = {{"{payload}", "argument", ST_PAYLOAD_ARGUMENT},
+                 {"{payload_file}", "file", ST_PAYLOAD_FILE}};
+
+    for (const struct st_yaml *m = run->first->next; m; m = m->next) {
+        for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+            if (cmd->payload_by == known[i].by || !strstr(m->text, known[i].text))
+                continue;
+            st_yaml_fail(c->err, c->file, m, "run: %s is filled in only with `payload: %s`",
+                         known[i].text, known[i].needs);
+            st_err_remedy(c->err, "add `payload: %s`, or take %s out", known[i].needs,
+                          known[i].text);
+            return STINT_EINVAL;
+        }
+    }
+    return STINT_OK;
+}
+
 /* ---- types ------------------------------------------------------------------------------ */
 
 #define AT(member) offsetof(struct st_type_conf, member)
@@ -350,6 +377,8 @@ static stint_code read_type(struct st_conf *c, const struct st_yaml *v, struct s
         st_err_remedy(c->err, "add run: [program, argument, ...]");
         return STINT_EINVAL;
     }
+    if (t->command.mode == ST_MODE_ONESHOT && check_placeholders(c, run, &t->command))
+        return STINT_EINVAL;
     if (!c->check_programs)
         return STINT_OK;
     if (st_conf_program(&t->command, c->err))

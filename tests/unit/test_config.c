@@ -291,6 +291,7 @@ static const struct bad bad_files[] = {
     {"worker:\n  lease: 30s\n  renew: 20s\n", "3:10", "at most half"},
     {"worker:\n  renew: 40s\n", "2:10", "at most half"},
     {"worker:\n  slots: 0\n", "2:10", "slots: 0 is not between 1 and 4096"},
+    {"worker:\n  slots: 4097\n", "2:10", "slots: 4097 is not between 1 and 4096"},
     {"worker:\n  slots: many\n", "2:10", "slots: 'many' is not a whole number"},
     {"worker:\n  slots: 99999999999999999999\n", "2:10", "slots: "},
     {"worker:\n  queues: all\n", "2:11", "must be a list"},
@@ -323,6 +324,11 @@ static const struct bad bad_files[] = {
     {"types:\n  t:\n    run: ['']\n", "3:10", "run names no program"},
     {"types:\n  t:\n    run: echo hi\n", "3:10", "must be a list of the program"},
     {"types:\n  t:\n    run: [a, {b: c}]\n", "3:14", "not a map"},
+    {"types:\n  t:\n    run: [a, '--in={payload}']\n", "3:14", "only with `payload: argument`"},
+    {"types:\n  t:\n    payload: file\n    run:\n      - a\n      - b\n      - '{payload}'\n", "7:9",
+     "{payload} is filled in only with `payload: argument`"},
+    {"types:\n  t:\n    run: [a, '{payload_file}']\n    payload: argument\n", "3:14",
+     "{payload_file} is filled in only with `payload: file`"},
     {"types:\n  t:\n    run: [a]\n    mode: sideways\n", "4:11", "'sideways' is not known"},
     {"types:\n  t:\n    run: [a]\n    payload: telepathy\n", "4:14",
      "must be stdin, file or argument"},
@@ -349,6 +355,8 @@ static const struct bad bad_files[] = {
     {"types:\n  t:\n    run: [a]\n    retry: {initial: 1m, max: 1s}\n", "4:31",
      "shorter than the first wait"},
     {"types:\n  t:\n    run: [a]\n    retry: {max_attempts: -1}\n", "4:27", "is not between 0"},
+    {"types:\n  t:\n    run: [a]\n    retry: {max_attempts: 1000001}\n", "4:27",
+     "is not between 0 and 1000000"},
     {"types:\n  t:\n    run: [a]\n    lease: {duration: 2s, renew: 2s}\n", "4:34", "at most half"},
     {"types:\n  t:\n    run: [a]\n    lease: {renew: 40s}\n", "4:20", "at most half"},
     {"types:\n  t:\n    run: [a]\n    lease: 5s\n", "4:12", "lease must be a map"},
@@ -532,7 +540,8 @@ static void the_environment_lies_over_the_file(void **state)
 static void a_wrong_variable_is_named(void **state)
 {
     static const char *const wrong[][2] = {
-        {"STINT_SLOTS", "0"},    {"STINT_SLOTS", "many"},    {"STINT_POLL", "5"},
+        {"STINT_SLOTS", "0"},    {"STINT_SLOTS", "many"},    {"STINT_SLOTS", "4097"},
+        {"STINT_POLL", "5"},
         {"STINT_POLL", "1ms"},   {"STINT_QUEUES", "a b"},    {"STINT_QUEUES", "a,"},
         {"STINT_QUEUES", "a,a"}, {"STINT_QUEUES", "a=1,b"},  {"STINT_QUEUES", "a=x"},
         {"STINT_QUEUES", "a=0"}, {"STINT_WORKER_ID", "a\nb"}};
