@@ -25,6 +25,7 @@
 
 #include "base/thread.h"
 #include "cli/bench_idle.h"
+#include "cli/config.h"
 #include "cli/run_worker.h"
 #include "enqueue/enqueue.h"
 
@@ -52,9 +53,44 @@ struct bench {
     struct report r;
 };
 
+static const char *const part_names[] = {"enqueue", "batch", "drain", "pickup", "idle", NULL};
+
+/* Is word among the words of a list with commas? */
+static bool in_list(const char *list, const char *word)
+{
+    for (;;) {
+        size_t len = strcspn(list, ",");
+
+        if (st_slice_is(ST_SLICE(list, len), word))
+            return true;
+        if (!list[len])
+            return false;
+        list += len + 1;
+    }
+}
+
 static bool wanted(const struct bench *b, const char *part)
 {
-    return !b->only || strstr(b->only, part) != NULL;
+    return !b->only || in_list(b->only, part);
+}
+
+/* --only: every word names a part. */
+static bool check_only(struct cli *c, const char *list)
+{
+    for (;;) {
+        size_t len = strcspn(list, ","), i = 0;
+
+        while (part_names[i] && !st_slice_is(ST_SLICE(list, len), part_names[i]))
+            i++;
+        if (!part_names[i]) {
+            cli_usage(c, "--only: '%.*s' is not a part; the parts are enqueue, batch, drain, pickup and idle",
+                      (int)(len > 60 ? 60 : len), list);
+            return false;
+        }
+        if (!list[len])
+            return true;
+        list += len + 1;
+    }
 }
 
 static double seconds_since(int64_t start_us)
@@ -440,8 +476,9 @@ static int bench_run(struct bench *b)
     memset(b->payload, '0', (size_t)b->payload_len);
     if (b->payload_len)
         b->payload[0] = '1';
-    b->url = b->c->store_flag;
-    if (!b->url)
+    if (b->c->store_flag)
+        b->url = st_config_store(b->c->store_flag, &b->c->settings, false);
+    else
         rc = own_store(b, &err);
     if (rc == STINT_OK)
         rc = cli_store_open(b->c, b->url, CLI_CREATE, &s, &err);
@@ -472,7 +509,7 @@ static bool read_options(struct cli *c, struct bench *b)
         else if (opt == OPT_BATCH)
             ok = cli_int(c, "--batch", arg, 1, 10000, &b->batch);
         else if (opt == OPT_SLOTS)
-            ok = cli_int(c, "--slots", arg, 1, 10000, &b->slots);
+            ok = cli_int(c, "--slots", arg, 1, ST_SLOTS_MAX, &b->slots);
         else if (opt == OPT_SAMPLES)
             ok = cli_int(c, "--samples", arg, 1, 1000000, &b->samples);
         else if (opt == OPT_PAYLOAD)
@@ -482,7 +519,7 @@ static bool read_options(struct cli *c, struct bench *b)
         else if (opt == OPT_LIMIT)
             ok = cli_int(c, "--limit", arg, 1, 100000000, &b->limit);
         else if (opt == OPT_ONLY)
-            b->only = arg;
+            ok = check_only(c, b->only = arg);
     }
     return ok && opt != CLI_STOP && cli_args(c, 0, 0);
 }
@@ -524,6 +561,6 @@ const struct cli_command cmd_bench = {
     .options = options,
     .examples = "stint bench\n"
                 "stint bench --only drain,batch --jobs 1000000 --batch 100\n"
-                "stint bench --store 'sqlite:bench.db?sync=normal'",
+                "stint bench --store 'bench.db?sync=normal'",
     .run = run,
 };

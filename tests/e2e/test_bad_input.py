@@ -19,14 +19,16 @@ def test_a_payload_over_the_limit_is_refused_and_one_at_the_limit_is_not(stint):
     limit = 1 << 20
     fits = '"' + "x" * (limit - 2) + '"'
     id = stint.enqueue("t", "-", input=fits)
-    stint.refuses("enqueue", "t", "-", input=fits[:-1] + 'x"', code=2, says=["limit"], json_code="EINVAL")
+    stint.refuses("enqueue", "t", "-", input=fits[:-1] + 'x"', code=2, json_code="EINVAL",
+                  says=["the payload has more than 1048576 bytes, the limit is 1048576", "raise limits.payload"])
     assert [job["id"] for job in stint.list_all()] == [id]
 
 
 def test_the_payload_limit_can_be_configured(stint):
     stint.config(limits={"payload": "1KiB"})
     stint.enqueue("t", '"' + "x" * 1000 + '"')
-    stint.refuses("enqueue", "t", '"' + "x" * 1100 + '"', code=2, says="limit")
+    stint.refuses("enqueue", "t", '"' + "x" * 1100 + '"', code=2,
+                  says=["the payload has 1102 bytes, the limit is 1024", "raise limits.payload"])
 
 
 @pytest.mark.parametrize("args, word", [
@@ -45,6 +47,7 @@ def test_the_payload_limit_can_be_configured(stint):
     (["--at", "2099-01-01T00:00:00Z", "--delay", "5s"], "delay"),
     (["--max-attempts", "-2"], "max-attempts"),
     (["--max-attempts", "many"], "max-attempts"),
+    (["--max-attempts", "1000001"], "1000000"),
     (["--timeout", "soon"], "timeout"),
     (["--unique", "sometimes"], "unique"),
     (["--key", ""], "key"),
@@ -87,6 +90,19 @@ def test_missing_and_extra_arguments_are_usage_errors(stint):
     stint.refuses("backup", code=2)
 
 
+def test_slots_have_one_limit_wherever_they_are_given(stint):
+    stint.config()
+    stint.refuses("worker", "--once", "--slots", "4097", code=2, says=["--slots", "4096"])
+    stint.refuses("bench", "--slots", "4097", code=2, says=["--slots", "4096"])
+    stint.refuses("worker", "--once", code=2, says=["STINT_SLOTS", "4096"], env={"STINT_SLOTS": "4097"})
+
+
+@pytest.mark.parametrize("parts", ["nonsense", "drain,nonsense", "", "drain,", "enqueue batch", "batches", "drai"])
+def test_bench_knows_its_parts_by_their_whole_names(stint, parts):
+    stint.refuses("bench", "--only", parts, code=2, says=["--only", "enqueue, batch, drain, pickup and idle"])
+    assert list(stint.dir.iterdir()) == []
+
+
 # ---- stint.yaml ----
 
 
@@ -103,6 +119,7 @@ def write(stint, text):
     ("worker:\n  slots: many\n", 2, "slots"),
     ("types:\n  t:\n    run: [\n", 4, ""),
     ("types:\n  t:\n    run: []\n", 3, "run"),
+    ("types:\n  t:\n    run: [/bin/echo, '{payload}']\n", 3, "add `payload: argument`"),
     ("types:\n  t:\n    timeout: 3s\n", 2, "run"),
     ("types:\n  t:\n    run: [/bin/true]\n    retry: {backoff: sideways}\n", 4, "sideways"),
     ("types:\n  t:\n    run: [/bin/true]\n    payload: telepathy\n", 4, "telepathy"),
