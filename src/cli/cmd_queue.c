@@ -4,6 +4,7 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cli/cli.h"
 
@@ -160,28 +161,62 @@ static bool set_paused(struct cli *c, struct st_store *store, const char *name, 
     return false;
 }
 
-static int report(struct cli *c, bool paused)
+/* The paused queue that keeps this one paused whatever is said of itself; NULL = none. */
+static const char *paused_parent(const struct st_queue_info *q, size_t n, const char *name)
 {
+    for (size_t i = 0; i < n; i++)
+        if (q[i].paused && strcmp(q[i].name, name) != 0 &&
+            st_queue_covers(st_slice_cstr(q[i].name), st_slice_cstr(name)))
+            return q[i].name;
+    return NULL;
+}
+
+static void report_text(const char *name, bool paused, const char *parent)
+{
+    printf("%s %s", name, paused ? "paused" : "resumed");
+    if (!paused && parent)
+        printf(", but its parent %s is paused", parent);
+    putchar('\n');
+}
+
+static void report_json(struct st_jw *w, const char *name, bool paused, const char *parent)
+{
+    st_jw_open(w, '{');
+    st_jw_key(w, "name");
+    st_jw_cstr(w, name);
+    st_jw_key(w, "paused");
+    st_jw_bool(w, paused);
+    st_jw_key(w, "paused_by_parent");
+    st_jw_cstr(w, parent);
+    st_jw_close(w, '}');
+}
+
+static int report(struct cli *c, struct st_store *store, bool paused)
+{
+    struct st_queue_info *q = NULL;
+    stint_error err;
     struct st_buf b;
     struct st_jw w;
+    size_t n = 0;
 
+    if (st_store_queues(store, 0, &q, &n, &err))
+        return cli_fail(c, &err);
     st_buf_init(&b, CLI_JSON_MAX);
     st_jw_init(&w, &b);
     st_jw_open(&w, '{');
     st_jw_key(&w, "queues");
     st_jw_open(&w, '[');
     for (int i = 0; i < c->n_args; i++) {
-        if (!c->json)
-            printf("%s %s\n", c->args[i], paused ? "paused" : "resumed");
-        st_jw_open(&w, '{');
-        st_jw_key(&w, "name");
-        st_jw_cstr(&w, c->args[i]);
-        st_jw_key(&w, "paused");
-        st_jw_bool(&w, paused);
-        st_jw_close(&w, '}');
+        const char *parent = paused_parent(q, n, c->args[i]);
+
+        if (c->json)
+            report_json(&w, c->args[i], paused, parent);
+        else
+            report_text(c->args[i], paused, parent);
     }
     st_jw_close(&w, ']');
     st_jw_close(&w, '}');
+    free(q);
     if (c->json)
         return cli_print_json(c, &b);
     st_buf_clear(&b);
@@ -205,7 +240,7 @@ static int change(struct cli *c, bool paused)
     for (int i = 0; i < c->n_args; i++)
         if (!set_paused(c, store, c->args[i], paused))
             return c->exit;
-    return report(c, paused);
+    return report(c, store, paused);
 }
 
 static int pause_run(struct cli *c)
@@ -234,7 +269,8 @@ static const struct cli_command queue_resume = {
     .name = "resume",
     .summary = "give out its jobs again",
     .synopsis = "NAME...",
-    .about = "Ends a pause.",
+    .about = "Ends a pause.  A sub whose parent is paused stays so until the parent is resumed; "
+             "that is said.",
     .examples = "stint queue resume mail",
     .exits = "3  there is no such queue",
     .run = resume_run,

@@ -125,6 +125,17 @@ def test_a_paused_queue_gives_nothing_until_it_is_resumed(stint):
         stint.until_state(held, "succeeded")
 
 
+def test_resuming_a_sub_says_that_its_parent_is_still_paused(stint):
+    stint.batch([{"type": "t", "queue": "mail.fast"}, {"type": "t", "queue": "other.slow"}])
+    stint("queue", "pause", "mail", "mail.fast", "other.slow")
+    done = stint("queue", "resume", "mail.fast", "other.slow")
+    assert done.text == "mail.fast resumed, but its parent mail is paused\nother.slow resumed\n"
+    assert stint.json("queue", "resume", "mail.fast", "other.slow") == {"queues": [
+        {"name": "mail.fast", "paused": False, "paused_by_parent": "mail"},
+        {"name": "other.slow", "paused": False, "paused_by_parent": None}]}
+    assert stint("queue", "resume", "mail.fast", "mail").text == "mail.fast resumed\nmail resumed\n"
+
+
 def test_pausing_leaves_running_jobs_alone(stint):
     stint.config({"t": stint.probe("hold")})
     id = stint.enqueue("t")
