@@ -112,6 +112,7 @@ static const struct cli_command dead_show = {
     .summary = "everything about a failed job",
     .synopsis = "ID",
     .about = "Prints a failed job with its errors and every attempt.",
+    .examples = "stint dead show order-42\nstint dead show order-42 --json | jq '.errors'",
     .exits = "1  the job has not failed\n3  there is no such job",
     .run = show,
 };

@@ -61,8 +61,10 @@ static int report(struct cli *c, const struct tally *t, bool dry_run)
         st_jw_open(&w, '{');
         st_jw_key(&w, "removed");
         st_jw_int(&w, (int64_t)t->jobs);
-        st_jw_key(&w, "files");
-        st_jw_int(&w, (int64_t)t->files);
+        if (!dry_run) { /* the store does not look for files then */
+            st_jw_key(&w, "files");
+            st_jw_int(&w, (int64_t)t->files);
+        }
         st_jw_key(&w, "dry_run");
         st_jw_bool(&w, dry_run);
         st_jw_close(&w, '}');

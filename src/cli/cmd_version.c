@@ -32,5 +32,6 @@ const struct cli_command cmd_version = {
     .summary = "print the version",
     .synopsis = "",
     .about = "Prints the version of this program.",
+    .examples = "stint version\nstint version --json",
     .run = run,
 };

@@ -39,6 +39,7 @@ def test_a_dry_run_of_prune_counts_and_removes_nothing(stint):
     stint.work_off()
     until(lambda: stint.json("prune", "--dry-run", "--succeeded", "1ms")["removed"] == 1, "the dry run to count one")
     assert stint("prune", "--dry-run", "--succeeded", "1ms").text.startswith("1 job would be removed")
+    assert stint.json("prune", "--dry-run", "--succeeded", "1ms") == {"removed": 1, "dry_run": True}
     assert stint.state(id) == "succeeded"
 
 
@@ -141,6 +142,12 @@ def test_logs_are_one_json_object_per_line_when_asked_for(stint):
     events = [json.loads(line) for line in lines if not line.startswith("done: ")]  # the summary is for people
     assert {"ts", "level", "event"} <= set(events[0])
     assert "job.succeeded" in {event["event"] for event in events}
+
+
+def test_bench_takes_a_plain_path_and_runs_only_the_parts_that_are_named(stint):
+    report = stint.json("bench", "--jobs", "20", "--only", "batch", "--store", "b.db")
+    assert report["enqueue_batch_per_s"] > 0 and report["enqueue_per_s"] == report["drained"] == 0
+    assert (stint.dir / "b.db").exists() and len(stint.list_all("--store", "b.db")) == 20
 
 
 def test_bench_measures_what_it_promises_and_leaves_nothing_behind(stint):
