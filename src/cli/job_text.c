@@ -223,8 +223,8 @@ static void note_cell(struct cli_table *t, const struct st_job_info *j, int64_t 
         cli_table_cell(t, "on %s", j->worker ? j->worker : "?");
         return;
     case ST_SHOW_SUCCEEDED:
-        if (j->started_us && j->finished_us)
-            cli_table_cell(t, "took %s", cli_human(j->finished_us - j->started_us, text));
+        if (j->run_started_us && j->finished_us)
+            cli_table_cell(t, "took %s", cli_human(j->finished_us - j->run_started_us, text));
         else
             cli_table_cell(t, "-");
         return;

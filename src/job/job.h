@@ -79,6 +79,7 @@ struct st_job_info {
     int attempt, max_attempts;
     int64_t timeout_us;  /* effective */
     int64_t created_us, due_us, started_us, finished_us, lease_until_us; /* 0 = not; started = first start */
+    int64_t run_started_us; /* of the attempt going on, or that ended the job; 0 = not known */
     int64_t deadline_us; /* of the attempt going on; 0 = none */
     int64_t fence;
     char *worker;        /* of the attempt going on, or of the one that ended the job */

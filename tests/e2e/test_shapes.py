@@ -4,6 +4,7 @@
 import os
 import pty
 import re
+import sqlite3
 import subprocess
 
 import pytest
@@ -79,6 +80,19 @@ def test_job_list(stint):
     assert {"id", "type", "queue", "state", "priority", "attempt", "max_attempts", "created_at", "run_at"} <= set(job)
     assert set(job) <= JOB_KEYS
     assert stint.json("dead", "list") == {"jobs": [], "next": None}
+
+
+def test_job_list_tells_how_long_the_last_attempt_took_and_not_all_of_them(stint):
+    stint.config({"t": stint.sh("[ $STINT_ATTEMPT = 2 ]")})
+    id = stint.enqueue("t")
+    with stint.worker():
+        stint.until_state(id, "succeeded")
+    with sqlite3.connect(stint.dir / "stint.db") as db:
+        db.execute("UPDATE job SET first_started = first_started - 36000000000, started = finished - 5000000")
+    assert "took 5s" in stint("job", "list").text
+    with sqlite3.connect(stint.dir / "stint.db") as db:
+        db.execute("UPDATE job SET started = NULL")
+    assert "took" not in stint("job", "list").text
 
 
 def test_queue_list(stint):
@@ -167,14 +181,17 @@ def test_a_batch_shows_a_bar_on_a_terminal_and_wipes_it(stint):
     os.close(ours)
     assert process.wait(60) == 0
     bars, _, rest = seen.rpartition(b"\r\x1b[K")
-    assert b"/3000" in bars and b"3000 added" in rest and b"[" not in rest
+    assert b"/3000" in bars and b"3000 enqueued" in rest and b"[" not in rest
 
 
 @pytest.mark.parametrize("args", [[], ["enqueue"], ["worker"], ["dev"], ["job"], ["job", "show"], ["job", "list"],
                                   ["job", "wait"], ["job", "cancel"], ["job", "retry"], ["job", "logs"], ["queue"],
-                                  ["queue", "list"], ["queue", "pause"], ["dead"], ["dead", "retry"], ["workers"],
-                                  ["prune"], ["backup"], ["migrate"], ["doctor"], ["explain"], ["bench"], ["version"]])
+                                  ["queue", "list"], ["queue", "pause"], ["queue", "resume"], ["dead"],
+                                  ["dead", "list"], ["dead", "show"], ["dead", "retry"], ["dead", "discard"],
+                                  ["workers"], ["prune"], ["backup"], ["migrate"], ["doctor"], ["explain"],
+                                  ["bench"], ["version"]])
 def test_every_command_has_help_that_says_how_it_is_used(stint, args):
     text = stint(*args, "--help").text
     assert "Usage:" in text and " ".join(args) in text
+    assert " ".join(["  stint", *args]) in text.partition("Examples:")[2]
     assert max(len(line) for line in text.splitlines()) <= 120
