@@ -26,6 +26,13 @@ def test_dev_once_runs_the_examples_and_ends_with_a_summary(stint):
     assert [job["state"] for job in retried] == ["succeeded"]
 
 
+def test_dev_pays_no_heed_to_the_database_of_another_program(stint):
+    urls = {"DATABASE_URL": "postgres://x/y", "REDIS_URL": "redis://x"}
+    done = stint("dev", "--once", env=urls)
+    assert "ended as planned" in done.text
+    assert list(stint.dir.glob("*.db"))
+
+
 def test_dev_once_may_be_repeated(stint):
     for _ in range(2):
         stint("dev", "--once", "--config", EXAMPLES / "stint.yaml", "--store", "sqlite:dev.db")
