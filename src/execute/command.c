@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "execute/minder.h"
+#include "execute/proc.h"
 
 #define DEFAULT_PATH    "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #define ENV_MAX         4096
@@ -120,16 +121,30 @@ static void own_env(const struct st_job *job, int64_t deadline_us, struct st_buf
 
 static const char *const own_names[] = {"STINT_JOB_ID",  "STINT_TYPE",  "STINT_QUEUE",
                                         "STINT_ATTEMPT", "STINT_FENCE", "STINT_DEADLINE",
-                                        "TRACEPARENT"};
+                                        "TRACEPARENT",   "STINT_CHILD"};
+
+/* What a command is started for. */
+struct purpose {
+    const struct st_job *job; /* NULL: no job in particular, but this: */
+    const char *mark;
+    int64_t deadline_us; /* of the job */
+};
 
 /* Appends all variables to out, NUL after each; their number in *n.  false = too many, or no
  * memory. */
-static bool env_build(const struct st_command *cmd, const struct st_job *job, int64_t deadline_us,
-                      struct st_buf *out, uint32_t *n)
+static bool env_build(const struct st_command *cmd, const struct purpose *what, struct st_buf *out,
+                      uint32_t *n)
 {
     struct env *e = calloc(1, sizeof(*e));
     size_t before = out->len;
-    bool ok = e && env_base(e, cmd);
+    char in_flight[48];
+    bool ok = e;
+
+    snprintf(in_flight, sizeof(in_flight), "STINT_MAX_IN_FLIGHT=%d",
+             cmd->max_in_flight > 0 ? cmd->max_in_flight : 1);
+    if (ok && !what->job)
+        ok = env_put(e, in_flight);
+    ok = ok && env_base(e, cmd);
 
     *n = 0;
     if (ok) {
@@ -137,12 +152,24 @@ static bool env_build(const struct st_command *cmd, const struct st_job *job, in
             env_remove(e, own_names[i]);
         for (size_t i = 0; i < e->n; i++)
             st_buf_put(out, e->v[i], strlen(e->v[i]) + 1);
-        own_env(job, deadline_us, out);
+        if (what->job)
+            own_env(what->job, what->deadline_us, out);
+        else
+            st_buf_put(out, what->mark, strlen(what->mark) + 1);
         for (size_t i = before; !out->failed && i < out->len; i++)
             *n += out->p[i] == '\0';
     }
     free(e);
     return ok;
+}
+
+bool st_env_is_job(const char *env, size_t len, const struct st_job *job)
+{
+    char id[sizeof("STINT_JOB_ID=") + ST_ID_MAX], fence[sizeof("STINT_FENCE=") + 24];
+
+    snprintf(id, sizeof(id), "STINT_JOB_ID=%s", job->id);
+    snprintf(fence, sizeof(fence), "STINT_FENCE=%lld", (long long)job->fence);
+    return st_env_has(env, len, id) && st_env_has(env, len, fence);
 }
 
 /* ---- arguments ------------------------------------------------------------------- */
@@ -184,15 +211,28 @@ static bool has_placeholder(char **argv, int ph)
     return false;
 }
 
-/* A placeholder for a payload that does not come that way is a mistake in the configuration. */
+/* Children that work by lines get it that way. */
+static enum st_payload_by payload_by(const struct st_command *cmd)
+{
+    return cmd->mode == ST_MODE_ONESHOT ? cmd->payload_by : ST_PAYLOAD_STDIN;
+}
+
+/* A placeholder for what does not come that way is a mistake in the configuration. */
 static bool check_placeholders(const struct st_command *cmd, struct st_ran *why)
 {
-    if (cmd->payload_by != ST_PAYLOAD_ARGUMENT && has_placeholder(cmd->argv, PH_PAYLOAD)) {
+    if (cmd->mode == ST_MODE_RESIDENT &&
+        (has_placeholder(cmd->argv, PH_ID) || has_placeholder(cmd->argv, PH_ATTEMPT))) {
+        st_ran_fail(why, ST_KIND_NO_HANDLER,
+                    "the command of this type has {id} or {attempt}, which a resident child cannot "
+                    "have: it runs many jobs");
+        return false;
+    }
+    if (payload_by(cmd) != ST_PAYLOAD_ARGUMENT && has_placeholder(cmd->argv, PH_PAYLOAD)) {
         st_ran_fail(why, ST_KIND_NO_HANDLER,
                     "the command of this type has {payload}, which needs payload: argument");
         return false;
     }
-    if (cmd->payload_by != ST_PAYLOAD_FILE && has_placeholder(cmd->argv, PH_FILE)) {
+    if (payload_by(cmd) != ST_PAYLOAD_FILE && has_placeholder(cmd->argv, PH_FILE)) {
         st_ran_fail(why, ST_KIND_NO_HANDLER,
                     "the command of this type has {payload_file}, which needs payload: file");
         return false;
@@ -203,7 +243,7 @@ static bool check_placeholders(const struct st_command *cmd, struct st_ran *why)
 static bool check_argument(const struct st_command *cmd, const struct st_job *job,
                            struct st_ran *why)
 {
-    if (cmd->payload_by != ST_PAYLOAD_ARGUMENT)
+    if (payload_by(cmd) != ST_PAYLOAD_ARGUMENT)
         return true;
     if (job->payload.len >= ST_ARG_MAX) {
         st_ran_fail(why, ST_KIND_PERMANENT,
@@ -245,9 +285,9 @@ static bool argv_build(const struct st_command *cmd, const struct st_job *job, c
             return false;
         }
     }
-    if ((cmd->payload_by == ST_PAYLOAD_ARGUMENT && !used[PH_PAYLOAD]) ||
-        (cmd->payload_by == ST_PAYLOAD_FILE && !used[PH_FILE])) {
-        st_buf_slice(out, values[cmd->payload_by == ST_PAYLOAD_FILE ? PH_FILE : PH_PAYLOAD]);
+    if ((payload_by(cmd) == ST_PAYLOAD_ARGUMENT && !used[PH_PAYLOAD]) ||
+        (payload_by(cmd) == ST_PAYLOAD_FILE && !used[PH_FILE])) {
+        st_buf_slice(out, values[payload_by(cmd) == ST_PAYLOAD_FILE ? PH_FILE : PH_PAYLOAD]);
         st_buf_putc(out, '\0');
         ++*n;
     }
@@ -333,18 +373,42 @@ void st_prepared_clear(struct st_prepared *p)
     st_buf_clear(&p->body);
 }
 
-static bool body_build(const struct st_command *cmd, const struct st_job *job, int64_t deadline_us,
+static void argv_plain(const struct st_command *cmd, struct st_buf *out, uint32_t *n)
+{
+    for (*n = 0; cmd->argv[*n]; ++*n)
+        st_buf_put(out, cmd->argv[*n], strlen(cmd->argv[*n]) + 1);
+}
+
+static void limits_build(const struct st_command *cmd, uint64_t *limits)
+{
+    const struct st_caps *caps = &cmd->caps;
+
+    /* A resident child's CPU time is counted by request (member.c). */
+    if (caps->cpu_us > 0 && cmd->mode != ST_MODE_RESIDENT)
+        limits[ST_LIMIT_CPU_S] = (uint64_t)((caps->cpu_us + ST_SEC - 1) / ST_SEC);
+    if (caps->memory > 0)
+        limits[ST_LIMIT_MEMORY] = (uint64_t)caps->memory;
+    if (caps->files > 0)
+        limits[ST_LIMIT_FILES] = (uint64_t)caps->files;
+    if (caps->processes > 0)
+        limits[ST_LIMIT_PROCESSES] = (uint64_t)caps->processes;
+}
+
+static bool body_build(const struct st_command *cmd, const struct purpose *what,
                        struct st_prepared *p, struct st_ran *why)
 {
     struct st_minder_body head = {.magic = ST_MD_BODY_MAGIC};
     struct st_buf *b = &p->body;
 
+    limits_build(cmd, head.limits);
     st_buf_put(b, &head, sizeof(head));
     st_buf_printf(b, "%s%c", cmd->cwd ? cmd->cwd : "", 0);
     st_buf_printf(b, "%s%c", p->payload_file ? p->payload_file : "", 0);
-    if (!argv_build(cmd, job, p->payload_file, b, &head.argc, why))
+    if (!what->job)
+        argv_plain(cmd, b, &head.argc);
+    else if (!argv_build(cmd, what->job, p->payload_file, b, &head.argc, why))
         return false;
-    if (!env_build(cmd, job, deadline_us, b, &head.envc) || b->failed) {
+    if (!env_build(cmd, what, b, &head.envc) || b->failed) {
         st_ran_fail(why, ST_KIND_INTERNAL,
                     "the arguments and environment of this command are too large");
         return false;
@@ -354,26 +418,34 @@ static bool body_build(const struct st_command *cmd, const struct st_job *job, i
     return true;
 }
 
-bool st_command_prepare(const struct st_command *cmd, const struct st_job *job, int64_t deadline_us,
-                        struct st_prepared *out, struct st_ran *why)
+static bool prepare(const struct st_command *cmd, const struct purpose *what,
+                    struct st_prepared *out, struct st_ran *why)
 {
-    *out = (struct st_prepared){.by_stdin = cmd->payload_by == ST_PAYLOAD_STDIN};
+    *out = (struct st_prepared){.by_stdin = payload_by(cmd) == ST_PAYLOAD_STDIN};
     st_buf_init(&out->body, ST_MD_BODY_MAX);
     if (!cmd->argv || !cmd->argv[0] || !*cmd->argv[0]) {
-        st_ran_fail(why, ST_KIND_NO_HANDLER, "the command of type %s is empty", job->type);
+        st_ran_fail(why, ST_KIND_NO_HANDLER, "the command of type %s is empty",
+                    what->job ? what->job->type : cmd->name ? cmd->name : "");
         return false;
     }
-    if (cmd->mode != ST_MODE_ONESHOT) {
-        st_ran_fail(why, ST_KIND_NO_HANDLER, "type %s asks for a mode that is not oneshot",
-                    job->type);
+    if (!check_placeholders(cmd, why) || (what->job && !check_argument(cmd, what->job, why)))
         return false;
-    }
-    if (!check_placeholders(cmd, why) || !check_argument(cmd, job, why))
+    if (payload_by(cmd) == ST_PAYLOAD_FILE && !(out->payload_file = payload_write(what->job, why)))
         return false;
-    if (cmd->payload_by == ST_PAYLOAD_FILE && !(out->payload_file = payload_write(job, why)))
-        return false;
-    if (body_build(cmd, job, deadline_us, out, why))
+    if (body_build(cmd, what, out, why))
         return true;
     st_prepared_clear(out);
     return false;
+}
+
+bool st_command_prepare(const struct st_command *cmd, const struct st_job *job, int64_t deadline_us,
+                        struct st_prepared *out, struct st_ran *why)
+{
+    return prepare(cmd, &(struct purpose){.job = job, .deadline_us = deadline_us}, out, why);
+}
+
+bool st_command_prepare_resident(const struct st_command *cmd, const char *mark,
+                                 struct st_prepared *out, struct st_ran *why)
+{
+    return prepare(cmd, &(struct purpose){.mark = mark}, out, why);
 }

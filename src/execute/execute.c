@@ -24,7 +24,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "execute/run.h"
+#include "execute/child.h"
 
 #define SWEEP_MS     5
 #define SWEEP_ROUNDS 2000
@@ -41,7 +41,18 @@ struct st_lost {
 
 /* ---- after a minder's death ------------------------------------------------------ */
 
-static void exec_free_if_idle(struct st_exec *x);
+/* Does its environment name one of that minder's runs? */
+static bool is_owned(const struct st_lost *l, pid_t pid)
+{
+    size_t len;
+    char *env = st_proc_env(pid, &len);
+    bool owned = false;
+
+    for (struct st_child *c = l->x->children; c && !owned; c = c->next)
+        owned = c->lost == l && c->ops->owns(c, env, len);
+    free(env);
+    return owned;
+}
 
 /* Which of our children came from that minder?  Its commands were in its session.  A child of ours
  * in a session of its own can only be one that left it, unless it is another minder: this program
@@ -52,10 +63,7 @@ static bool is_orphan(const struct st_lost *l, const struct st_proc *p)
         return false;
     if (p->session == l->pid || p->session != getsid(0))
         return true;
-    for (struct st_run *r = l->x->runs; r; r = st_run_next(r))
-        if (st_run_lost(r) == l && st_run_owns(r, p->pid))
-            return true;
-    return false;
+    return is_owned(l, p->pid);
 }
 
 /* One round.  Returns how many are still there. */
@@ -91,7 +99,7 @@ static void lost_closed(uv_handle_t *handle)
     *at = l->next;
     st_procs_clear(&l->procs);
     free(l);
-    exec_free_if_idle(x);
+    st_exec_check_closed(x);
 }
 
 static void lost_sweep(uv_timer_t *timer)
@@ -102,10 +110,10 @@ static void lost_sweep(uv_timer_t *timer)
         uv_timer_start(timer, lost_sweep, SWEEP_MS, 0);
         return;
     }
-    for (struct st_run *r = l->x->runs, *next; r; r = next) {
-        next = st_run_next(r);
-        if (st_run_lost(r) == l)
-            st_run_swept(r);
+    for (struct st_child *c = l->x->children, *next; c; c = next) {
+        next = c->next;
+        if (c->lost == l)
+            st_child_swept(c);
     }
     uv_close((uv_handle_t *)timer, lost_closed);
 }
@@ -114,7 +122,7 @@ static void lost_reaped(void *arg)
 {
     struct st_lost *l = arg;
 
-    l->x->open_links--;
+    l->x->open_handles--;
     lost_sweep(&l->timer);
 }
 
@@ -131,9 +139,9 @@ static void link_lost(void *arg, struct st_link *link)
         x->link = NULL;
     uv_timer_init(x->loop, &l->timer);
     l->timer.data = l;
-    for (struct st_run *r = x->runs; r; r = st_run_next(r))
-        if (st_run_link(r) == link)
-            st_run_minder_died(r, l);
+    for (struct st_child *c = x->children; c; c = c->next)
+        if (c->link == link)
+            st_child_minder_died(c, l);
     st_link_close(link, lost_reaped, l);
 }
 
@@ -143,9 +151,9 @@ static void link_heard(void *arg, const struct st_minder_msg *msg)
 {
     struct st_exec *x = arg;
 
-    for (struct st_run *r = x->runs; r; r = st_run_next(r))
-        if (st_run_tag(r) == msg->tag) {
-            st_run_heard(r, msg);
+    for (struct st_child *c = x->children; c; c = c->next)
+        if (c->tag == msg->tag) {
+            st_child_heard(c, msg);
             return;
         }
 }
@@ -159,7 +167,7 @@ stint_code st_exec_link(struct st_exec *x, struct st_link **out, stint_error *er
 
         rc = st_link_start(x->loop, x->self, calls, &x->link, err);
         if (rc == STINT_OK)
-            x->open_links++;
+            x->open_handles++;
     }
     *out = x->link;
     return rc;
@@ -190,6 +198,10 @@ stint_code st_exec_configure(struct st_exec *x, const struct st_exec_options *op
     if (!dir_path(opt->logs_dir, &x->logs_dir))
         return st_fail(err, STINT_ENOMEM, "out of memory");
     x->limits = opt->limits;
+    x->health = opt->health;
+    x->health_arg = opt->health_arg;
+    x->generation++;
+    st_resident_configured(x);
     return STINT_OK;
 }
 
@@ -215,6 +227,10 @@ stint_code st_exec_new(uv_loop_t *loop, const struct st_exec_options *opt, struc
         return rc;
     }
     x->loop = loop;
+    x->supervise = st_supervise_default;
+    x->ended_last = &x->ended;
+    uv_prepare_init(loop, &x->before_sleep);
+    x->before_sleep.data = x;
     /* A command need not read its stdin; writing to it must not end us. */
     if (!sigaction(SIGPIPE, NULL, &pipe_action) && pipe_action.sa_handler == SIG_DFL)
         signal(SIGPIPE, SIG_IGN);
@@ -222,10 +238,93 @@ stint_code st_exec_new(uv_loop_t *loop, const struct st_exec_options *opt, struc
     return STINT_OK;
 }
 
-static void exec_free_if_idle(struct st_exec *x)
+/* ---- runs ------------------------------------------------------------------------ */
+
+stint_code st_exec_run(struct st_exec *x, const struct st_command *cmd, const struct st_job *job,
+                       st_ran_fn done, void *arg, struct st_run **out, stint_error *err)
 {
-    if (!x->closed || x->open_links || x->lost)
+    *out = NULL;
+    if (cmd->mode == ST_MODE_RESIDENT)
+        return st_resident_run(x, cmd, job, done, arg, out, err);
+    uv_update_time(x->loop); /* timers count from here */
+    if (cmd->mode == ST_MODE_ONESHOT_LINES)
+        return st_lines_run(x, cmd, job, done, arg, out, err);
+    return st_oneshot_run(x, cmd, job, done, arg, out, err);
+}
+
+int st_exec_room(struct st_exec *x, const struct st_command *cmd)
+{
+    return cmd->mode == ST_MODE_RESIDENT ? st_resident_room(x, cmd) : INT_MAX;
+}
+
+void st_exec_abort(struct st_run *run, enum st_abort why)
+{
+    run->ops->stop(run, why, false);
+}
+
+void st_exec_kill(struct st_run *run, enum st_abort why)
+{
+    run->ops->stop(run, why, true);
+}
+
+const char *st_run_progress(struct st_run *run, size_t *len)
+{
+    *len = 0;
+    return run->ops->progress ? run->ops->progress(run, len) : NULL;
+}
+
+/* ---- before the loop sleeps ------------------------------------------------------ */
+
+static void before_sleep(uv_prepare_t *handle)
+{
+    struct st_exec *x = handle->data;
+
+    while (x->ended || x->dirty) {
+        st_resident_tell_ended(x);
+        if (x->dirty) {
+            struct st_child *c = x->dirty;
+
+            st_exec_clean(c);
+            st_child_flush(c);
+        }
+    }
+    uv_prepare_stop(handle);
+}
+
+void st_exec_wake(struct st_exec *x)
+{
+    if (!uv_is_active((uv_handle_t *)&x->before_sleep))
+        uv_prepare_start(&x->before_sleep, before_sleep);
+}
+
+void st_exec_dirty(struct st_child *c)
+{
+    if (c->dirty)
         return;
+    c->dirty = true;
+    c->dirty_next = c->x->dirty;
+    c->x->dirty = c;
+    st_exec_wake(c->x);
+}
+
+void st_exec_clean(struct st_child *c)
+{
+    struct st_child **at = &c->x->dirty;
+
+    if (!c->dirty)
+        return;
+    while (*at != c)
+        at = &(*at)->dirty_next;
+    *at = c->dirty_next;
+    c->dirty = false;
+}
+
+/* ---- the end --------------------------------------------------------------------- */
+
+static void on_all_closed(uv_handle_t *handle)
+{
+    struct st_exec *x = handle->data;
+
     x->closed(x->closed_arg);
     free(x->self);
     free(x->logs_dir);
@@ -237,39 +336,32 @@ static void link_closed(void *arg)
 {
     struct st_exec *x = arg;
 
-    x->open_links--;
-    exec_free_if_idle(x);
+    x->open_handles--;
+    st_exec_check_closed(x);
 }
 
-static void idle_closed(uv_handle_t *handle)
+/* In turn: the children, their crews, the minder, ourselves. */
+void st_exec_check_closed(struct st_exec *x)
 {
-    struct st_exec *x = handle->data;
+    if (!x->closed || x->n_children)
+        return;
+    st_resident_free(x);
+    if (x->link) {
+        struct st_link *link = x->link;
 
-    free(handle);
-    link_closed(x);
+        x->link = NULL;
+        st_link_close(link, link_closed, x);
+    }
+    if (!x->open_handles && !x->lost && !uv_is_closing((uv_handle_t *)&x->before_sleep))
+        uv_close((uv_handle_t *)&x->before_sleep, on_all_closed);
 }
 
 void st_exec_close(struct st_exec *x, void (*closed)(void *arg), void *arg)
 {
-    struct st_link *link = x->link;
-
-    assert(!x->runs);
+    assert(!x->n_runs);
     x->closed = closed;
     x->closed_arg = arg;
-    x->link = NULL;
-    if (link) {
-        st_link_close(link, link_closed, x);
-    } else if (!x->lost) {
-        /* Nothing to wait for, but closed must come from the loop. */
-        uv_timer_t *t = malloc(sizeof(*t));
-
-        if (!t) {
-            exec_free_if_idle(x);
-            return;
-        }
-        x->open_links++;
-        uv_timer_init(x->loop, t);
-        t->data = x;
-        uv_close((uv_handle_t *)t, idle_closed);
-    }
+    uv_update_time(x->loop);
+    st_resident_close(x);
+    st_exec_check_closed(x);
 }

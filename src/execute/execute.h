@@ -140,6 +140,10 @@ stint_code st_exec_run(struct st_exec *x, const struct st_command *cmd, const st
  * not started yet count), 0 while they cannot be kept up; INT_MAX for one-shot commands. */
 int st_exec_room(struct st_exec *x, const struct st_command *cmd);
 
+/* What a running attempt last said of its progress: a JSON value, or NULL.  Stays until the loop
+ * goes on.  Only children that work by lines can say it. */
+const char *st_run_progress(struct st_run *run, size_t *len);
+
 /* Stop it: close stdin, TERM to the tree, grace, KILL, sweep.  done is called when all is gone.  The first reason counts. */
 void st_exec_abort(struct st_run *run, enum st_abort why);
 /* KILL at once, whatever the grace. */

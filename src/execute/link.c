@@ -169,7 +169,7 @@ static void queue_flush(struct st_link *l)
     watch(l);
 }
 
-stint_code st_link_spawn(struct st_link *l, uint64_t tag, const int fds[ST_MD_FDS],
+stint_code st_link_spawn(struct st_link *l, uint64_t tag, unsigned flags, const int fds[ST_MD_FDS],
                          stint_error *err)
 {
     struct packet *p = calloc(1, sizeof(*p));
@@ -177,7 +177,7 @@ stint_code st_link_spawn(struct st_link *l, uint64_t tag, const int fds[ST_MD_FD
 
     if (!p)
         return st_fail(err, STINT_ENOMEM, "out of memory");
-    p->msg = (struct st_minder_msg){.op = ST_MD_SPAWN, .tag = tag};
+    p->msg = (struct st_minder_msg){.op = ST_MD_SPAWN, .flags = flags, .tag = tag};
     p->n_fds = ST_MD_FDS;
     memcpy(p->fds, fds, sizeof(p->fds));
     e = packet_put(l, p);

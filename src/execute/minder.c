@@ -175,16 +175,20 @@ static void run_remember(struct st_minded *run, const struct request *r)
 {
     const char *id = env_get(r->env, "STINT_JOB_ID");
     const char *fence = env_get(r->env, "STINT_FENCE");
+    const char *child = env_get(r->env, "STINT_CHILD");
 
     if (id && fence) {
         run->env[0] = strdup(id - strlen("STINT_JOB_ID="));
         run->env[1] = strdup(fence - strlen("STINT_FENCE="));
+    } else if (child) { /* one text does for both */
+        run->env[0] = strdup(child - strlen("STINT_CHILD="));
+        run->env[1] = strdup(child - strlen("STINT_CHILD="));
     }
     if (*r->unlink)
         run->unlink = strdup(r->unlink);
 }
 
-static void on_spawn(struct minder *m, uint64_t tag, const int *fds)
+static void on_spawn(struct minder *m, uint64_t tag, unsigned flags, const int *fds)
 {
     struct request r = {0};
     struct st_spawn s = {.fds = {fds[1], fds[2], fds[3]}, .stage = ST_STAGE_BODY};
@@ -205,8 +209,11 @@ static void on_spawn(struct minder *m, uint64_t tag, const int *fds)
         run->pid = pid = st_spawn(&s);
     }
     request_clear(&r);
-    if (pid > 0)
+    if (pid > 0) {
+        if (flags & ST_MD_TELL)
+            say(m, (struct st_minder_msg){.op = ST_MD_STARTED, .tag = tag, .pid = pid});
         return;
+    }
     if (run)
         st_sweep_drop(&m->sweep, run);
     say(m, (struct st_minder_msg){
@@ -272,7 +279,7 @@ static bool hear(struct minder *m)
     }
     n_fds = take_fds(&h, fds);
     if (n == sizeof(msg) && msg.op == ST_MD_SPAWN && n_fds == ST_MD_FDS)
-        on_spawn(m, msg.tag, fds);
+        on_spawn(m, msg.tag, msg.flags, fds);
     else if (n == sizeof(msg) && msg.op == ST_MD_SPAWN) /* those that did not fit were dropped */
         say(m, (struct st_minder_msg){
                    .op = ST_MD_FAILED, .tag = msg.tag, .stage = ST_STAGE_BODY, .err = EMFILE});
@@ -285,10 +292,19 @@ static bool hear(struct minder *m)
 
 /* ---- children that ended --------------------------------------------------------- */
 
-static void run_reaped(struct minder *m, struct st_minded *run, int status, long max_rss)
+static int64_t cpu_us(const struct rusage *ru)
 {
-    struct st_minder_msg msg = {
-        .op = ST_MD_EXITED, .tag = run->tag, .status = status, .max_rss_kb = max_rss};
+    return (ru->ru_utime.tv_sec + ru->ru_stime.tv_sec) * ST_SEC + ru->ru_utime.tv_usec +
+           ru->ru_stime.tv_usec;
+}
+
+static void run_reaped(struct minder *m, struct st_minded *run, int status, const struct rusage *ru)
+{
+    struct st_minder_msg msg = {.op = ST_MD_EXITED,
+                                .tag = run->tag,
+                                .status = status,
+                                .max_rss_kb = ru->ru_maxrss,
+                                .cpu_us = cpu_us(ru)};
 
     run->ending = true;
     run->reaped_us = st_clock_mono_us();
@@ -323,7 +339,7 @@ static enum reaped reap(struct minder *m)
             kill(-run->pid, SIGKILL);
         wait4(si.si_pid, &status, WNOHANG, &ru);
         if (run)
-            run_reaped(m, run, status, ru.ru_maxrss);
+            run_reaped(m, run, status, &ru);
         else
             st_sweep_forget(&m->sweep, si.si_pid);
     }

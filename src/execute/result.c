@@ -12,6 +12,7 @@
  */
 #include "execute/result.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -74,10 +75,10 @@ static void envelope_fail(struct st_ran *ran, enum st_kind kind, const struct en
     st_buf_clear(&b);
 }
 
-/* The last line of stderr that is not blank. */
-static struct st_slice last_line(const struct st_ran *ran)
+struct st_slice st_result_last_line(const struct st_ran *ran)
 {
     const char *p = ran->log_tail, *end, *start;
+    size_t len;
 
     if (!p)
         return ST_NONE;
@@ -86,13 +87,27 @@ static struct st_slice last_line(const struct st_ran *ran)
         end--;
     for (start = end; start > p && start[-1] != '\n'; start--)
         ;
-    return ST_SLICE(start, (size_t)(end - start));
+    len = (size_t)(end - start);
+    return ST_SLICE(start, len > LINE_MAX_SHOWN ? st_utf8_cut(start, len, LINE_MAX_SHOWN) : len);
+}
+
+char *st_result_status(int status, char out[ST_RESULT_STATUS])
+{
+    int sig = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    const char *name = sig ? sigabbrev_np(sig) : NULL;
+
+    if (!sig)
+        snprintf(out, ST_RESULT_STATUS, "exit status %d", WEXITSTATUS(status));
+    else
+        snprintf(out, ST_RESULT_STATUS, "killed by signal %d%s%s%s", sig, name ? " (SIG" : "",
+                 name ? name : "", name ? ")" : "");
+    return out;
 }
 
 static void exit_fail(struct st_ran *ran, int code, const struct envelope *e)
 {
     enum st_kind kind = code == EXIT_PERMANENT ? ST_KIND_PERMANENT : ST_KIND_EXIT;
-    struct st_slice line = last_line(ran);
+    struct st_slice line = st_result_last_line(ran);
 
     if (code == EXIT_PERMANENT)
         ran->advice = ST_PERMANENT;
@@ -100,8 +115,6 @@ static void exit_fail(struct st_ran *ran, int code, const struct envelope *e)
         envelope_fail(ran, code == EXIT_PERMANENT ? ST_KIND_PERMANENT : ST_KIND_APP_ERROR, e);
         return;
     }
-    if (line.len > LINE_MAX_SHOWN)
-        line.len = st_utf8_cut(line.p, line.len, LINE_MAX_SHOWN);
     st_ran_fail(ran, kind, "exit status %d%s%.*s", code, line.len ? ": " : "", (int)line.len,
                 line.p ? line.p : "");
 }
@@ -129,14 +142,12 @@ void st_result_fill(struct st_ran *ran, int status, struct st_buf *out)
 {
     struct st_slice text = st_buf_view(out);
     struct envelope e = envelope_read(text);
+    char how[ST_RESULT_STATUS];
 
     ran->ok = false;
     if (WIFSIGNALED(status)) {
-        const char *name = sigabbrev_np(WTERMSIG(status));
-
         ran->signal = WTERMSIG(status);
-        st_ran_fail(ran, ST_KIND_KILLED, "killed by signal %d%s%s%s", ran->signal,
-                    name ? " (SIG" : "", name ? name : "", name ? ")" : "");
+        st_ran_fail(ran, ST_KIND_KILLED, "%s", st_result_status(status, how));
         return;
     }
     ran->exit_code = WEXITSTATUS(status);

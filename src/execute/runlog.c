@@ -71,7 +71,7 @@ static void file_puts(struct st_runlog *l, const char *s)
     file_put(l, s, strlen(s));
 }
 
-static void file_stream(struct st_runlog *l, enum st_stream from, const char *p, size_t len)
+void st_runlog_file(struct st_runlog *l, enum st_stream from, const char *p, size_t len)
 {
     size_t fits = l->max - l->written[from];
     char line[80];
@@ -116,14 +116,14 @@ static void tail_put(struct st_runlog *l, const char *p, size_t len)
 
 void st_runlog_put(struct st_runlog *l, enum st_stream from, const char *p, size_t len)
 {
-    file_stream(l, from, p, len);
+    st_runlog_file(l, from, p, len);
     if (from == ST_STDERR)
         tail_put(l, p, len);
 }
 
 /* The ring in order.  If the beginning was lost, a first line says so, and the text after it
  * starts at a character. */
-static void tail_take(struct st_runlog *l, struct st_ran *ran)
+void st_runlog_tail(const struct st_runlog *l, struct st_ran *ran)
 {
     size_t at = (size_t)(l->total % ST_TAIL_MAX), skip = 0, n = 0;
     char *out;
@@ -156,7 +156,7 @@ static void tail_take(struct st_runlog *l, struct st_ran *ran)
 
 void st_runlog_finish(struct st_runlog *l, struct st_ran *ran)
 {
-    tail_take(l, ran);
+    st_runlog_tail(l, ran);
     ran->log = l->path;
     l->path = NULL;
     st_runlog_clear(l);

@@ -27,6 +27,10 @@ struct st_runlog {
 /* dir NULL = no file.  A file that cannot be made is logged and done without. */
 void st_runlog_open(struct st_runlog *l, const char *dir, const struct st_job *job, size_t max);
 void st_runlog_put(struct st_runlog *l, enum st_stream from, const char *p, size_t len);
+/* Into the file only. */
+void st_runlog_file(struct st_runlog *l, enum st_stream from, const char *p, size_t len);
+/* The end of stderr, as a copy, into tail and tail_len of *ran. */
+void st_runlog_tail(const struct st_runlog *l, struct st_ran *ran);
 /* Closes the file; path, tail and tail_len go to *ran. */
 void st_runlog_finish(struct st_runlog *l, struct st_ran *ran);
 /* Throws it away. */

@@ -779,18 +779,6 @@ static void an_empty_command_is_a_failed_attempt(void **state)
     fx_job_clear(&j);
 }
 
-static void a_mode_that_is_not_oneshot_is_a_failed_attempt(void **state)
-{
-    struct fx_job j;
-
-    fx_job_sh(&j, "", "");
-    j.cmd.mode = ST_MODE_RESIDENT;
-    fx_run(*state, &j);
-    check_failed(&j, ST_KIND_NO_HANDLER, "type a.type asks for a mode that is not oneshot");
-    fx_job_clear(&j);
-}
-
-/* Too few descriptors for this many steps of a start, each number in turn, until it works. */
 static void a_start_without_descriptors_changes_nothing(void **state)
 {
     struct fx *fx = *state;
@@ -894,7 +882,6 @@ int main(int argc, char **argv)
         FX_TEST(a_directory_that_is_not_there_is_named),
         FX_TEST(a_program_is_looked_for_in_the_path_it_will_see),
         FX_TEST(an_empty_command_is_a_failed_attempt),
-        FX_TEST(a_mode_that_is_not_oneshot_is_a_failed_attempt),
         FX_TEST(a_start_without_descriptors_changes_nothing),
         FX_TEST(an_executor_that_ran_nothing_closes),
         FX_TEST(a_minder_that_cannot_be_started_is_an_error_and_no_attempt),
