@@ -2,11 +2,11 @@
  *
  * faulty.c - a store that breaks one call on purpose.
  *
- * Every call that can fail is counted in a plan that several handles may share; the nth one is broken:
+ * Every call that can fail is counted in a plan that several handles may share.  The nth is broken:
  *
  *     BEFORE   the real store is not asked, EAGAIN
- *     AFTER    the real store does it, but what it answers is dropped: EUNKNOWN (a read: EAGAIN, since it
- *              changes nothing)
+ *     AFTER    the real store does it, but what it answers is dropped: EUNKNOWN
+ *              (a read: EAGAIN, since it changes nothing)
  *
  * A test runs with nth = 1, 2, 3, ... until a run passes in which nothing fired.
  */
@@ -48,21 +48,21 @@ static stint_code broke(enum turn turn, bool writes, const char *op, stint_error
 }
 
 /* Passes the call on, or breaks it; `drop` forgets what the real store has answered. */
-#define CALL(op, writes, drop, ...)                                                               \
-    do {                                                                                          \
-        const enum turn turn = next_turn(s, #op);                                                 \
-        struct st_store *real = real_of(s);                                                       \
-        stint_code code;                                                                          \
-                                                                                                  \
-        if (turn == TURN_BEFORE)                                                                  \
-            return broke(turn, writes, #op, err);                                                 \
-        code = real->ops->op(real, __VA_ARGS__);                                                  \
-        if (turn == TURN_PASS)                                                                    \
-            return code;                                                                          \
-        if (code == STINT_OK) {                                                                   \
-            drop;                                                                                 \
-        }                                                                                         \
-        return broke(turn, writes, #op, err);                                                     \
+#define CALL(op, writes, drop, ...)                                                                \
+    do {                                                                                           \
+        const enum turn turn = next_turn(s, #op);                                                  \
+        struct st_store *real = real_of(s);                                                        \
+        stint_code code;                                                                           \
+                                                                                                   \
+        if (turn == TURN_BEFORE)                                                                   \
+            return broke(turn, writes, #op, err);                                                  \
+        code = real->ops->op(real, __VA_ARGS__);                                                   \
+        if (turn == TURN_PASS)                                                                     \
+            return code;                                                                           \
+        if (code == STINT_OK) {                                                                    \
+            drop;                                                                                  \
+        }                                                                                          \
+        return broke(turn, writes, #op, err);                                                      \
     } while (0)
 
 static void drop_jobs(struct st_job **out, size_t *n_out)
@@ -78,14 +78,15 @@ static void drop_list(struct st_job_info **out, size_t *n_out)
     *n_out = 0;
 }
 
-static stint_code f_enqueue(struct st_store *s, int64_t now_us, const struct st_new_job *jobs, size_t n,
-                            struct st_enqueued *out, stint_error *err)
+static stint_code f_enqueue(struct st_store *s, int64_t now_us, const struct st_new_job *jobs,
+                            size_t n, struct st_enqueued *out, stint_error *err)
 {
     CALL(enqueue, true, memset(out, 0, n * sizeof(*out)), now_us, jobs, n, out, err);
 }
 
-static stint_code f_enqueue_tx(struct st_store *s, void *conn, int64_t now_us, const struct st_new_job *jobs,
-                               size_t n, struct st_enqueued *out, stint_error *err)
+static stint_code f_enqueue_tx(struct st_store *s, void *conn, int64_t now_us,
+                               const struct st_new_job *jobs, size_t n, struct st_enqueued *out,
+                               stint_error *err)
 {
     CALL(enqueue_tx, true, memset(out, 0, n * sizeof(*out)), conn, now_us, jobs, n, out, err);
 }
@@ -137,20 +138,21 @@ static stint_code f_finish(struct st_store *s, int64_t now_us, struct st_finish 
     CALL(finish, true, , now_us, items, n, err);
 }
 
-static stint_code f_transact(struct st_store *s, int64_t now_us, const struct st_hold *hold, st_tx_fn fn,
-                             void *arg, struct st_finish *fin, stint_error *err)
+static stint_code f_transact(struct st_store *s, int64_t now_us, const struct st_hold *hold,
+                             st_tx_fn fn, void *arg, struct st_finish *fin, stint_error *err)
 {
     CALL(transact, true, , now_us, hold, fn, arg, fin, err);
 }
 
-static stint_code f_reap(struct st_store *s, int64_t now_us, struct st_slice me, struct st_reaped *out,
-                         size_t max, size_t *n_out, stint_error *err)
+static stint_code f_reap(struct st_store *s, int64_t now_us, struct st_slice me,
+                         struct st_reaped *out, size_t max, size_t *n_out, stint_error *err)
 {
     CALL(reap, true, *n_out = 0, now_us, me, out, max, n_out, err);
 }
 
 static stint_code f_disown(struct st_store *s, int64_t now_us, struct st_slice worker,
-                           const struct st_slice *known, size_t n, size_t *n_given, stint_error *err)
+                           const struct st_slice *known, size_t n, size_t *n_given,
+                           stint_error *err)
 {
     CALL(disown, true, *n_given = 0, now_us, worker, known, n, n_given, err);
 }
@@ -185,14 +187,14 @@ static stint_code f_pause(struct st_store *s, int64_t now_us, struct st_slice qu
     CALL(pause, true, , now_us, queue, paused, err);
 }
 
-static stint_code f_get(struct st_store *s, int64_t now_us, struct st_slice id, struct st_job_info *out,
-                        stint_error *err)
+static stint_code f_get(struct st_store *s, int64_t now_us, struct st_slice id,
+                        struct st_job_info *out, stint_error *err)
 {
     CALL(get, false, st_job_info_clear(out), now_us, id, out, err);
 }
 
-static stint_code f_list(struct st_store *s, const struct st_list_req *req, struct st_job_info **out,
-                         size_t *n_out, uint64_t *next, stint_error *err)
+static stint_code f_list(struct st_store *s, const struct st_list_req *req,
+                         struct st_job_info **out, size_t *n_out, uint64_t *next, stint_error *err)
 {
     CALL(list, false, drop_list(out, n_out), req, out, n_out, next, err);
 }
@@ -204,8 +206,8 @@ static void drop_array(void **out, size_t *n_out)
     *n_out = 0;
 }
 
-static stint_code f_queues(struct st_store *s, int64_t now_us, struct st_queue_info **out, size_t *n_out,
-                           stint_error *err)
+static stint_code f_queues(struct st_store *s, int64_t now_us, struct st_queue_info **out,
+                           size_t *n_out, stint_error *err)
 {
     CALL(queues, false, drop_array((void **)out, n_out), now_us, out, n_out, err);
 }

@@ -5,10 +5,10 @@
  * The files around it:
  *     sqlite_file     the file and the registry of writers      sqlite_writer   the writer's thread
  *     sqlite_conn     a connection                              sqlite_sql.inc  every statement
- *     sqlite_schema   tables and versions                       sqlite_lane     lanes, counts, policies
- *     sqlite_enqueue  sqlite_claim  sqlite_acquire  sqlite_finish  sqlite_reap  sqlite_steer  sqlite_prune
- *     sqlite_row      the changes of state they share           sqlite_tx       transactions of others
- *     sqlite_read     sqlite_queues  sqlite_worker  sqlite_wait  sqlite_backup  sqlite_check
+ *     sqlite_schema   tables and versions                       sqlite_lane     lanes, counts
+ *     sqlite_row      changes of state that are shared          sqlite_tx       others write too
+ *     sqlite_{enqueue,claim,acquire,finish,reap,steer,prune,worker}   what the writer runs
+ *     sqlite_{read,queues,wait,backup,check}                          what a handle does itself
  *
  * Thread: a handle belongs to one thread at a time.
  */
@@ -20,7 +20,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* ---- the read connection ------------------------------------------------------------------ */
+/* ---- the read connection ---------------------------------------------------------------- */
 
 struct st_sq_conn *st_sq_reader(struct st_sq *s, stint_error *err)
 {
@@ -28,7 +28,8 @@ struct st_sq_conn *st_sq_reader(struct st_sq *s, stint_error *err)
     if (s->rd.db)
         return &s->rd;
     if (st_sq_conn_open(&s->rd, s->w->path, err) ||
-        st_sq_exec(&s->rd, "PRAGMA cache_size = -256; PRAGMA query_only = ON; PRAGMA temp_store = MEMORY",
+        st_sq_exec(&s->rd,
+                   "PRAGMA cache_size = -256; PRAGMA query_only = ON; PRAGMA temp_store = MEMORY",
                    err)) {
         st_sq_conn_close(&s->rd);
         return NULL;
@@ -36,7 +37,7 @@ struct st_sq_conn *st_sq_reader(struct st_sq *s, stint_error *err)
     return &s->rd;
 }
 
-/* ---- closing ------------------------------------------------------------------------------ */
+/* ---- closing ---------------------------------------------------------------------------- */
 
 static void sq_close(struct st_store *store)
 {
@@ -98,7 +99,7 @@ static const struct st_store_ops sqlite_ops = {
     .close = sq_close,
 };
 
-/* ---- opening ------------------------------------------------------------------------------ */
+/* ---- opening ---------------------------------------------------------------------------- */
 
 /* PATH[?sync=full|normal] */
 static stint_code parse(const char *text, char **path, bool *sync_normal, stint_error *err)

@@ -37,7 +37,8 @@ static int next_attempt(const struct st_sq_row *row)
     return row->state == ST_CLAIMED ? row->attempt : row->attempt + 1;
 }
 
-static enum st_refusal refusal(const struct st_sq_row *row, int64_t now, bool paused, int max_attempts)
+static enum st_refusal refusal(const struct st_sq_row *row, int64_t now, bool paused,
+                               int max_attempts)
 {
     if (st_state_ended(row->state))
         return ST_REFUSED_ENDED;
@@ -53,7 +54,8 @@ static enum st_refusal refusal(const struct st_sq_row *row, int64_t now, bool pa
     return ST_REFUSED_NOT;
 }
 
-static struct st_job *job_build(struct st_sq_writer *w, const struct st_sq_row *row, stint_error *err)
+static struct st_job *job_build(struct st_sq_writer *w, const struct st_sq_row *row,
+                                stint_error *err)
 {
     sqlite3_stmt *pay = st_sq_stmt(&w->c, SQ_PAYLOAD_GET, err);
     sqlite3_stmt *info = st_sq_stmt(&w->c, SQ_JOB_CLAIM_INFO, err);
@@ -119,15 +121,16 @@ static stint_code mark(struct st_sq_writer *w, const struct acquire *a, const st
     if (st_sq_run(&w->c, st, err))
         return err->code;
     if (sqlite3_changes(w->c.db) != 1)
-        return st_fail(err, STINT_ESTORE, "%s is damaged: job %s does not change", w->path, row->id);
+        return st_fail(err, STINT_ESTORE, "%s is damaged: job %s does not change", w->path,
+                       row->id);
     st_sq_count(row->lane, st_sq_bucket(row->state, row->ready, row->attempt), -1);
     st_sq_count(row->lane, st_sq_bucket(to, false, a->job->attempt), 1);
     return STINT_OK;
 }
 
 static stint_code take(struct st_sq_writer *w, struct acquire *a, const struct st_sq_row *row,
-                       const struct st_type_rule *rule, const struct st_policy *effective, int64_t now,
-                       stint_error *err)
+                       const struct st_type_rule *rule, const struct st_policy *effective,
+                       int64_t now, stint_error *err)
 {
     int64_t policy;
 

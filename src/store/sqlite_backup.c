@@ -2,8 +2,9 @@
  *
  * sqlite_backup.c - a copy of the store while it is in use.
  *
- * The copy is made on the handle's read connection, in steps, to a temporary name beside the target; it gets its
- * name only when it is whole and synced.  An existing file is never overwritten.
+ * The copy is made on the handle's read connection, in steps, to a temporary name beside the
+ * target; it gets its name only when it is whole and synced.  An existing file is never
+ * overwritten.
  *
  * Thread: the handle's.
  */
@@ -65,7 +66,8 @@ static stint_code copy_open(struct st_sq_conn *c, struct copy *k, stint_error *e
 {
     stint_code code;
 
-    if (sqlite3_open_v2(k->temp, &k->to, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL) != SQLITE_OK)
+    if (sqlite3_open_v2(k->temp, &k->to, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL) !=
+        SQLITE_OK)
         return st_sq_fail(k->to, "open the backup", err);
     sqlite3_exec(k->to, "PRAGMA synchronous = FULL", NULL, NULL, NULL);
     code = copy_all(c, k, err);

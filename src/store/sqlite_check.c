@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
-#define WAL_LARGE (256ll << 20)
+#define WAL_LARGE  (256ll << 20)
 #define FREE_SMALL (256ull << 20)
 
 struct check {
@@ -21,10 +21,11 @@ struct check {
     void *arg;
 };
 
-static void say(const struct check *k, enum st_severity sev, const char *remedy, const char *fmt, ...)
-    ST_PRINTF(4, 5);
+static void say(const struct check *k, enum st_severity sev, const char *remedy, const char *fmt,
+                ...) ST_PRINTF(4, 5);
 
-static void say(const struct check *k, enum st_severity sev, const char *remedy, const char *fmt, ...)
+static void say(const struct check *k, enum st_severity sev, const char *remedy, const char *fmt,
+                ...)
 {
     char text[512];
     va_list ap;
@@ -53,10 +54,11 @@ static stint_code check_indexes(const struct check *k, stint_error *err)
 {
     int64_t n;
 
-    if (st_sq_query_int(k->c,
-                        "SELECT count(*) FROM sqlite_schema WHERE type = 'index' AND name IN"
-                        " ('job_ready','job_due','job_lease','job_cancel','job_ended','ukey_until')",
-                        &n, err))
+    if (st_sq_query_int(
+            k->c,
+            "SELECT count(*) FROM sqlite_schema WHERE type = 'index' AND name IN"
+            " ('job_ready','job_due','job_lease','job_cancel','job_ended','ukey_until')",
+            &n, err))
         return err->code;
     if (n == 6)
         say(k, ST_FINE, "", "all indexes are there");
@@ -87,10 +89,10 @@ static stint_code check_integrity(const struct check *k, stint_error *err)
 }
 
 /* Every lane and bucket whose count is not what the jobs say. */
-#define COUNTS_WRONG                                                                              \
-    "SELECT count(*) FROM (SELECT lane, bucket, sum(n) FROM ("                                    \
-    "SELECT lane, CASE state WHEN 0 THEN 0 WHEN 1 THEN CASE WHEN ready = 1 THEN 2"                \
-    " WHEN attempt > 0 THEN 3 ELSE 1 END ELSE state + 2 END AS bucket, 1 AS n FROM job"           \
+#define COUNTS_WRONG                                                                               \
+    "SELECT count(*) FROM (SELECT lane, bucket, sum(n) FROM ("                                     \
+    "SELECT lane, CASE state WHEN 0 THEN 0 WHEN 1 THEN CASE WHEN ready = 1 THEN 2"                 \
+    " WHEN attempt > 0 THEN 3 ELSE 1 END ELSE state + 2 END AS bucket, 1 AS n FROM job"            \
     " UNION ALL SELECT lane, bucket, -n FROM count) GROUP BY lane, bucket HAVING sum(n) <> 0)"
 
 static stint_code check_counts(const struct check *k, stint_error *err)
@@ -107,16 +109,17 @@ static stint_code check_counts(const struct check *k, stint_error *err)
     return STINT_OK;
 }
 
-/* Columns that must go together, as sqlite_schema.c has them; and what should have gone with its job. */
-#define ROWS_WRONG                                                                                \
-    "SELECT count(*) FROM job WHERE (state >= 4) <> (ended IS NOT NULL) OR ended <> state"        \
-    " OR (ended IS NULL) <> (finished IS NULL)"                                                   \
-    " OR (state IN (2, 3)) <> (lease_until IS NOT NULL)"                                          \
-    " OR (state = 1) <> (coalesce(ready, later) IS NOT NULL) OR (ready = 1 AND later = 1)"        \
+/* Columns that must go together, as sqlite_schema.c has them; and what should have gone with its
+ * job. */
+#define ROWS_WRONG                                                                                 \
+    "SELECT count(*) FROM job WHERE (state >= 4) <> (ended IS NOT NULL) OR ended <> state"         \
+    " OR (ended IS NULL) <> (finished IS NULL)"                                                    \
+    " OR (state IN (2, 3)) <> (lease_until IS NOT NULL)"                                           \
+    " OR (state = 1) <> (coalesce(ready, later) IS NOT NULL) OR (ready = 1 AND later = 1)"         \
     " OR (cancel = 1 AND lease_until IS NULL)"
-#define ROWS_ORPHANED                                                                             \
-    "SELECT (SELECT count(*) FROM payload WHERE seq NOT IN (SELECT seq FROM job)) +"              \
-    " (SELECT count(*) FROM attempt WHERE seq NOT IN (SELECT seq FROM job)) +"                    \
+#define ROWS_ORPHANED                                                                              \
+    "SELECT (SELECT count(*) FROM payload WHERE seq NOT IN (SELECT seq FROM job)) +"               \
+    " (SELECT count(*) FROM attempt WHERE seq NOT IN (SELECT seq FROM job)) +"                     \
     " (SELECT count(*) FROM job WHERE lane NOT IN (SELECT id FROM lane))"
 
 static stint_code check_rows(const struct check *k, stint_error *err)
@@ -159,8 +162,8 @@ static void check_disk(const struct check *k)
     struct statvfs fs;
 
     if (net)
-        say(k, ST_WARNING, "put the file on a local disk", "%s is on a network filesystem (%s)", path,
-            net);
+        say(k, ST_WARNING, "put the file on a local disk", "%s is on a network filesystem (%s)",
+            path, net);
     else
         say(k, ST_FINE, "", "%s is on a local filesystem", path);
     if (statvfs(path, &fs) != 0)
@@ -198,8 +201,8 @@ static void check_mode(const struct check *k)
     if (stat(k->s->w->path, &sb) != 0)
         return;
     if (sb.st_mode & 077)
-        say(k, ST_WARNING, "chmod 600 it, unless that is meant", "%s can be read by others (mode %03o)",
-            k->s->w->path, (unsigned)sb.st_mode & 0777);
+        say(k, ST_WARNING, "chmod 600 it, unless that is meant",
+            "%s can be read by others (mode %03o)", k->s->w->path, (unsigned)sb.st_mode & 0777);
     else
         say(k, ST_FINE, "", "only its owner can read it");
 }
@@ -236,7 +239,7 @@ void st_sq_about(struct st_store *store, struct st_store_about *out)
     snprintf(out->version, sizeof(out->version), "SQLite %s", sqlite3_libversion());
 }
 
-/* ---- schema ------------------------------------------------------------------------------- */
+/* ---- schema ----------------------------------------------------------------------------- */
 
 static stint_code up_run(struct st_sq_writer *w, void *arg, stint_error *err)
 {

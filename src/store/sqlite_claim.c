@@ -2,9 +2,9 @@
  *
  * sqlite_claim.c - taking jobs: by queues and types, or one by its id.
  *
- * The lanes of a group (a queue and its subs) are merged by their heads: the best lane gives jobs until
- * the second best has a better one.  So the cost depends on the number of lanes and of jobs taken, never on
- * how many are waiting.
+ * The lanes of a group (a queue and its subs) are merged by their heads: the best lane gives jobs
+ * until the second best has a better one.  So the cost depends on the number of lanes and of jobs
+ * taken, never on how many are waiting.
  *
  *     lane mail/send     [9 . . . .]  <- best head: take while better than 7
  *     lane mail/digest   [7 . .]
@@ -44,13 +44,13 @@ struct claim {
 struct plan {
     struct head *heads;
     size_t n;
-    bool *seen;            /* per lane: it belongs to an earlier group */
+    bool *seen; /* per lane: it belongs to an earlier group */
     struct st_slice *paused;
     size_t n_paused;
     char *paused_text;
 };
 
-/* ---- the plan ----------------------------------------------------------------------------- */
+/* ---- the plan --------------------------------------------------------------------------- */
 
 static void plan_clear(struct plan *p)
 {
@@ -121,7 +121,8 @@ static void plan_group(struct st_sq_writer *w, struct plan *p, const struct st_c
         if (p->seen[i] || (asked.p && !st_queue_covers(asked, lane->queue)))
             continue;
         p->seen[i] = true;
-        if (req->n_types && !(rule = st_rule_find(req->types, req->n_types, lane->queue, lane->type)))
+        if (req->n_types &&
+            !(rule = st_rule_find(req->types, req->n_types, lane->queue, lane->type)))
             continue;
         if (is_paused(p, lane->queue))
             continue;
@@ -142,7 +143,7 @@ static struct st_slice group_name(const struct st_claim_req *req, size_t i)
     return req->n_queues ? req->queues[i] : ST_NONE;
 }
 
-/* ---- heads ---------------------------------------------------------------------------------- */
+/* ---- heads ------------------------------------------------------------------------------ */
 
 static void head_set(struct head *h, int64_t priority, int64_t due, struct st_slice id)
 {
@@ -227,7 +228,7 @@ static size_t heads_best(const struct plan *p, const struct head **second)
     return best;
 }
 
-/* ---- taking ----------------------------------------------------------------------------------- */
+/* ---- taking ----------------------------------------------------------------------------- */
 
 static void apply_rule(struct st_job *job, const struct st_claim_req *req,
                        const struct st_type_rule *rule, int64_t own_max, int64_t own_timeout)
@@ -243,8 +244,8 @@ static void apply_rule(struct st_job *job, const struct st_claim_req *req,
 /* A job from a row of SQ_READY, as it will be once it is claimed. */
 static struct st_job *job_from(sqlite3_stmt *st, const struct head *h, struct claim *cl)
 {
-    struct st_job *job = st_job_new(col_slice(st, 1), h->lane->type, h->lane->queue, col_slice(st, 9),
-                                    col_slice(st, 10));
+    struct st_job *job = st_job_new(col_slice(st, 1), h->lane->type, h->lane->queue,
+                                    col_slice(st, 9), col_slice(st, 10));
 
     if (!job)
         return NULL;
@@ -286,8 +287,7 @@ static stint_code lane_read(struct st_sq_writer *w, struct claim *cl, struct hea
     while ((rc = st_sq_step(&w->c, st, err)) == SQLITE_ROW) {
         const int64_t priority = col_int(st, 2), due = col_int(st, 3);
 
-        if (cl->n_out == end ||
-            (limit && !before(priority, due, col_slice(st, 1), limit))) {
+        if (cl->n_out == end || (limit && !before(priority, due, col_slice(st, 1), limit))) {
             head_set(h, priority, due, col_slice(st, 1));
             *more = true;
             break;
@@ -360,7 +360,7 @@ static stint_code jobs_mark(struct st_sq_writer *w, const struct claim *cl, size
     return code;
 }
 
-/* Marks the jobs from `from` on, which came from one lane: first the running ones, then the others. */
+/* Marks the jobs from `from` on, all of one lane: first the running ones, then the others. */
 static stint_code lane_mark(struct st_sq_writer *w, struct claim *cl, struct head *h, size_t from,
                             stint_error *err)
 {
@@ -373,7 +373,8 @@ static stint_code lane_mark(struct st_sq_writer *w, struct claim *cl, struct hea
     for (size_t i = from, to; i < cl->n_out; i = to) {
         for (to = i + 1; to < cl->n_out && cl->out[to]->state == cl->out[i]->state;)
             to++;
-        if (to - i > 1 ? jobs_mark(w, cl, i, to, policy, err) : job_mark(w, cl, cl->out[i], policy, err))
+        if (to - i > 1 ? jobs_mark(w, cl, i, to, policy, err)
+                       : job_mark(w, cl, cl->out[i], policy, err))
             return err->code;
         st_sq_count(h->lane, st_sq_bucket(cl->out[i]->state, false, 1), (int64_t)(to - i));
         st_sq_count(h->lane, ST_SHOW_PENDING, -(int64_t)(to - i));
@@ -383,7 +384,8 @@ static stint_code lane_mark(struct st_sq_writer *w, struct claim *cl, struct hea
     return STINT_OK;
 }
 
-static stint_code group_take(struct st_sq_writer *w, struct claim *cl, struct plan *p, stint_error *err)
+static stint_code group_take(struct st_sq_writer *w, struct claim *cl, struct plan *p,
+                             stint_error *err)
 {
     const struct st_type_rule *rule;
     const struct head *second;
@@ -408,7 +410,7 @@ static stint_code group_take(struct st_sq_writer *w, struct claim *cl, struct pl
     return STINT_OK;
 }
 
-/* ---- what has become due ------------------------------------------------------------------------- */
+/* ---- what has become due ---------------------------------------------------------------- */
 
 static stint_code promote_one(struct st_sq_writer *w, int64_t seq, int64_t lane_id, int attempt,
                               stint_error *err)
@@ -433,7 +435,7 @@ static stint_code promote(struct st_sq_writer *w, int64_t now, stint_error *err)
     struct due {
         int64_t seq, lane;
         int attempt;
-    } *due;
+    } * due;
     size_t n = 0;
     int rc;
 
@@ -459,7 +461,7 @@ static stint_code promote(struct st_sq_writer *w, int64_t now, stint_error *err)
     return rc < 0 ? err->code : STINT_OK;
 }
 
-/* ---- claim ---------------------------------------------------------------------------------------- */
+/* ---- claim ------------------------------------------------------------------------------ */
 
 static stint_code claim_in(struct st_sq_writer *w, struct claim *cl, stint_error *err)
 {
@@ -538,15 +540,14 @@ stint_code st_sq_claim(struct st_store *s, const struct st_claim_req *req, struc
                        size_t *n_out, stint_error *err)
 {
     struct claim cl = {.req = req, .out = out};
-    struct st_sq_req r = {
-        .run = claim_run, .probe = claim_probe, .undo = claim_undo, .arg = &cl};
+    struct st_sq_req r = {.run = claim_run, .probe = claim_probe, .undo = claim_undo, .arg = &cl};
     const stint_code code = st_sq_submit(st_sq_of(s), &r, err);
 
     *n_out = cl.n_out;
     return code;
 }
 
-/* ---- finish and claim in one transaction ------------------------------------------------------------ */
+/* ---- finish and claim in one transaction ------------------------------------------------ */
 
 struct exchange {
     struct st_sq_finish_arg fin;

@@ -2,8 +2,8 @@
  *
  * sqlite_conn.c - one SQLite connection: opening, waiting for locks, statements, errors.
  *
- * `database is locked` never reaches a caller: the busy handler waits, in steps that grow from 0.2 to
- * 5 ms, until the connection's time is over; what is left then is EAGAIN.
+ * `database is locked` never reaches a caller: the busy handler waits, in steps that grow from 0.2
+ * to 5 ms, until the connection's time is over; what is left then is EAGAIN.
  *
  * Thread: whoever owns the connection.  Connections are opened without SQLite's own mutexes.
  */
@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #define BUSY_FIRST_US 200
-#define BUSY_MOST_US 5000
+#define BUSY_MOST_US  5000
 
 static void sleep_us(int64_t us)
 {
@@ -190,8 +190,8 @@ sqlite3_stmt *st_sq_stmt(struct st_sq_conn *c, enum st_sq_sql which, stint_error
 
     if (c->stmt[which])
         return c->stmt[which];
-    if (sqlite3_prepare_v3(c->db, info->sql, -1, SQLITE_PREPARE_PERSISTENT, &c->stmt[which], NULL) !=
-        SQLITE_OK)
+    if (sqlite3_prepare_v3(c->db, info->sql, -1, SQLITE_PREPARE_PERSISTENT, &c->stmt[which],
+                           NULL) != SQLITE_OK)
         st_sq_fail(c->db, info->name, err);
     return c->stmt[which];
 }

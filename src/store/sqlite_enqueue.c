@@ -106,8 +106,8 @@ static stint_code payload_add(struct st_sq_writer *w, const struct st_new_job *j
 }
 
 /* *added = false: the id is there already. */
-static stint_code job_add(struct st_sq_writer *w, const struct st_new_job *j, int64_t now, bool *added,
-                          stint_error *err)
+static stint_code job_add(struct st_sq_writer *w, const struct st_new_job *j, int64_t now,
+                          bool *added, stint_error *err)
 {
     struct st_sq_lane *lane = st_sq_lane_get(w, j->queue, j->type, err);
     sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_JOB_ADD, err);
@@ -180,8 +180,8 @@ stint_code st_sq_enqueue_run(struct st_sq_writer *w, void *arg, stint_error *err
     return STINT_OK;
 }
 
-stint_code st_sq_enqueue(struct st_store *s, int64_t now_us, const struct st_new_job *jobs, size_t n,
-                         struct st_enqueued *out, stint_error *err)
+stint_code st_sq_enqueue(struct st_store *s, int64_t now_us, const struct st_new_job *jobs,
+                         size_t n, struct st_enqueued *out, stint_error *err)
 {
     struct st_sq_enqueue_arg e = {.now_us = now_us, .jobs = jobs, .n = n, .out = out};
     struct st_sq_req req = {.run = st_sq_enqueue_run, .arg = &e};

@@ -3,7 +3,8 @@
  * sqlite_file.c - finding, making and checking the file; one writer per file and process.
  *
  * A file of somebody else is never touched: it is looked at before anything is set that would
- * write to it.  The registry knows writers by device and inode, so that two spellings of a path share one.
+ * write to it.  The registry knows writers by device and inode, so that two spellings of a path
+ * share one.
  *
  * We never open(2) a file that SQLite has open: closing it would drop SQLite's POSIX locks.
  */
@@ -115,9 +116,8 @@ const char *st_sq_network_fs(const char *path)
         uint32_t magic;
         const char *name;
     } known[] = {
-        {0x6969, "nfs"},      {0xff534d42, "cifs"}, {0xfe534d42, "smb2"},
-        {0x517b, "smb"},      {0x65735546, "fuse"}, {0x01021997, "9p"},
-        {0x5346414f, "afs"},  {0x00c36400, "ceph"},
+        {0x6969, "nfs"},      {0xff534d42, "cifs"}, {0xfe534d42, "smb2"}, {0x517b, "smb"},
+        {0x65735546, "fuse"}, {0x01021997, "9p"},   {0x5346414f, "afs"},  {0x00c36400, "ceph"},
     };
     struct statfs fs;
 
@@ -154,11 +154,12 @@ static stint_code configure(struct st_sq_writer *w, const struct st_sq_open *opt
     int have;
 
     if (st_sq_schema_read(&w->c, &have, err) || wal_on(&w->c, err) ||
-        st_sq_exec(&w->c,
-                   "PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -2000;"
-                   "PRAGMA journal_size_limit = 16777216; PRAGMA wal_autocheckpoint = 1000;"
-                   "PRAGMA foreign_keys = OFF; PRAGMA trusted_schema = OFF",
-                   err))
+        st_sq_exec(
+            &w->c,
+            "PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -2000;"
+            "PRAGMA journal_size_limit = 16777216; PRAGMA wal_autocheckpoint = 1000;"
+            "PRAGMA foreign_keys = OFF; PRAGMA trusted_schema = OFF",
+            err))
         return err->code;
     if (opt->sync_normal && st_sq_exec(&w->c, "PRAGMA synchronous = NORMAL", err))
         return err->code;
@@ -216,7 +217,8 @@ static stint_code writer_start(struct st_sq_writer *w, stint_error *err)
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     pthread_attr_destroy(&attr);
     if (rc)
-        return st_fail(err, STINT_ENOMEM, "cannot start the writer of %s: %s", w->path, strerror(rc));
+        return st_fail(err, STINT_ENOMEM, "cannot start the writer of %s: %s", w->path,
+                       strerror(rc));
     pthread_setname_np(w->thread, "stint-store");
     return STINT_OK;
 }
@@ -259,8 +261,9 @@ static stint_code writer_open(const char *path, const struct stat *sb, const str
     }
     net = st_sq_network_fs(w->path);
     if (net)
-        st_log(ST_LOG_WARN, "store.network_filesystem", ST_F("path", w->path), ST_F("type", net),
-               ST_F("why", "file locks and shared memory are not reliable there; jobs may be lost"));
+        st_log(
+            ST_LOG_WARN, "store.network_filesystem", ST_F("path", w->path), ST_F("type", net),
+            ST_F("why", "file locks and shared memory are not reliable there; jobs may be lost"));
     w->next = registry;
     registry = w;
     *out = w;
@@ -286,8 +289,8 @@ static void writer_share(struct st_sq_writer *w, const struct st_sq_open *opt)
     pthread_mutex_unlock(&w->mu);
 }
 
-stint_code st_sq_writer_get(const char *path, const struct st_sq_open *opt, struct st_sq_writer **out,
-                            stint_error *err)
+stint_code st_sq_writer_get(const char *path, const struct st_sq_open *opt,
+                            struct st_sq_writer **out, stint_error *err)
 {
     struct stat sb;
     stint_code code;

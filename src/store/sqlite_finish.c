@@ -7,9 +7,9 @@
  *
  * A finish may be repeated after an unknown outcome.  It was ours, and is answered OK again, if
  *   - the job succeeded under this fence, and that is what is brought;
- *   - the row of this attempt says the outcome that is brought (or cancelled, where a cancel request turned it
- *     into that);
- *   - it was given back before it started: then there is no row, and the job waits under this fence.
+ *   - the row of this attempt says the outcome that is brought (or cancelled, where a cancel
+ *     request turned it into that);
+ *   - it was given back before it started: there is no row, and the job waits under this fence.
  *
  * Thread: the writer's, inside a transaction.
  */
@@ -17,7 +17,7 @@
 
 #include <string.h>
 
-/* ---- renew -------------------------------------------------------------------------------- */
+/* ---- renew ------------------------------------------------------------------------------ */
 
 struct renew {
     int64_t now_us;
@@ -43,7 +43,8 @@ static stint_code start(struct st_sq_writer *w, const struct st_sq_row *row, int
     return STINT_OK;
 }
 
-static stint_code renew_one(struct st_sq_writer *w, struct st_renew *r, int64_t now, stint_error *err)
+static stint_code renew_one(struct st_sq_writer *w, struct st_renew *r, int64_t now,
+                            stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_RENEW, err);
     struct st_sq_row row;
@@ -89,7 +90,7 @@ stint_code st_sq_renew(struct st_store *s, int64_t now_us, struct st_renew *item
     return st_sq_submit(st_sq_of(s), &req, err);
 }
 
-/* ---- finish ------------------------------------------------------------------------------- */
+/* ---- finish ----------------------------------------------------------------------------- */
 
 static bool gives_back(enum st_outcome o)
 {
@@ -102,12 +103,13 @@ static enum st_outcome effective(const struct st_sq_row *row, const struct st_fi
     return row->cancel && gives_back(f->outcome) ? ST_OUT_CANCELLED : f->outcome;
 }
 
-static void ended_fill(struct st_sq_ended *e, const struct st_sq_row *row, const struct st_finish *f,
-                       enum st_outcome outcome, int64_t now)
+static void ended_fill(struct st_sq_ended *e, const struct st_sq_row *row,
+                       const struct st_finish *f, enum st_outcome outcome, int64_t now)
 {
     *e = (struct st_sq_ended){
         .now_us = now,
-        .started_us = f->started_ago_us >= 0 && !row->started ? now - f->started_ago_us : row->started,
+        .started_us =
+            f->started_ago_us >= 0 && !row->started ? now - f->started_ago_us : row->started,
         .outcome = st_outcome_name(outcome),
         .kind = f->kind,
         .message = f->message,
@@ -132,8 +134,8 @@ static stint_code release(struct st_sq_writer *w, const struct st_sq_row *row,
                                 skips, e->started_us ? e : NULL, err);
 }
 
-static stint_code finish_held(struct st_sq_writer *w, const struct st_sq_row *row, struct st_finish *f,
-                              int64_t now, stint_error *err)
+static stint_code finish_held(struct st_sq_writer *w, const struct st_sq_row *row,
+                              struct st_finish *f, int64_t now, stint_error *err)
 {
     const enum st_outcome outcome = effective(row, f);
     struct st_sq_ended e;
@@ -145,8 +147,8 @@ static stint_code finish_held(struct st_sq_writer *w, const struct st_sq_row *ro
         return st_sq_row_succeed(w, row, f, &e, err);
     case ST_OUT_RETRY:
         f->state = ST_PENDING;
-        return st_sq_row_to_pending(w, row, ST_EV_RETRY, now, now + f->delay_us, row->attempt, 0, &e,
-                                    err);
+        return st_sq_row_to_pending(w, row, ST_EV_RETRY, now, now + f->delay_us, row->attempt, 0,
+                                    &e, err);
     case ST_OUT_RELEASED:
         f->state = ST_PENDING;
         return release(w, row, f, &e, err);
@@ -183,8 +185,8 @@ static stint_code attempt_outcome(struct st_sq_writer *w, int64_t seq, int64_t f
 }
 
 /* The row is not held under this fence.  Have we written this outcome before? */
-static stint_code finish_again(struct st_sq_writer *w, const struct st_sq_row *row, struct st_finish *f,
-                               stint_error *err)
+static stint_code finish_again(struct st_sq_writer *w, const struct st_sq_row *row,
+                               struct st_finish *f, stint_error *err)
 {
     char was[32];
     bool ours;
@@ -205,8 +207,8 @@ static stint_code finish_again(struct st_sq_writer *w, const struct st_sq_row *r
     return STINT_OK;
 }
 
-/* The common case without a look at the row: the job succeeded, holds no key, and is as the worker believes.
- * *done = false: it is not that case, nothing has changed. */
+/* The common case without a look at the row: the job succeeded, holds no key, and is as the worker
+ * believes. *done = false: it is not that case, nothing has changed. */
 static stint_code succeed_as(struct st_sq_writer *w, struct st_finish *f, int64_t now, bool *done,
                              stint_error *err)
 {
@@ -250,7 +252,8 @@ static bool may_succeed_as(const struct st_finish *f)
            st_state_next(f->held_as, ST_EV_SUCCEED) == ST_SUCCEEDED;
 }
 
-static stint_code finish_one(struct st_sq_writer *w, struct st_finish *f, int64_t now, stint_error *err)
+static stint_code finish_one(struct st_sq_writer *w, struct st_finish *f, int64_t now,
+                             stint_error *err)
 {
     struct st_sq_row row;
     bool found = false;

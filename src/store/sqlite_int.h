@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sqlite_int.h - what the files of the SQLite store share.  Nobody else includes it, except its tests.
+ * sqlite_int.h - what the files of the SQLite store share; only they and their tests include it.
  *
  *     handle A --.  submit   .-------------------.
  *     handle B --+---------> | writer thread     |---> the one write connection
@@ -23,7 +23,7 @@
 
 #define ST_SQ_APP_ID 0x53746e74 /* "Stnt" */
 
-/* ---- statements (sqlite_sql.c) -------------------------------------------------------- */
+/* ---- statements (sqlite_sql.c) ---------------------------------------------------------- */
 
 enum st_sq_sql {
 #define X(name, flags, sql) SQ_##name,
@@ -44,21 +44,21 @@ struct st_sq_sql_info {
 };
 extern const struct st_sq_sql_info st_sq_sql_info[SQ_SQL_N];
 
-/* ---- a connection (sqlite_conn.c) ----------------------------------------------------- */
+/* ---- a connection (sqlite_conn.c) ------------------------------------------------------- */
 
 struct st_sq_conn {
     sqlite3 *db;
-    sqlite3_stmt *stmt[SQ_SQL_N];  /* prepared when first used */
-    int64_t (*until)(void *arg);   /* how long to wait for a lock (CLOCK_MONOTONIC) */
+    sqlite3_stmt *stmt[SQ_SQL_N]; /* prepared when first used */
+    int64_t (*until)(void *arg);  /* how long to wait for a lock (CLOCK_MONOTONIC) */
     void *until_arg;
-    int64_t until_us;              /* the same, when there is no function */
+    int64_t until_us; /* the same, when there is no function */
 };
 
 /* Opens path with our busy handler.  Nothing is read yet. */
 stint_code st_sq_conn_open(struct st_sq_conn *c, const char *path, stint_error *err);
 void st_sq_conn_close(struct st_sq_conn *c);
 
-/* Fills err: this user may not do that to the file; says whose it is.  what: "opened", "written". */
+/* Fills err: this user may not do that to the file, and whose it is.  what: "opened", "written". */
 stint_code st_sq_forbidden(const char *path, const char *what, stint_error *err);
 /* Fills err from the connection's last error. */
 stint_code st_sq_fail(sqlite3 *db, const char *what, stint_error *err);
@@ -124,7 +124,7 @@ static inline struct st_slice col_slice(sqlite3_stmt *st, int i)
     return ST_SLICE(p ? p : "", (size_t)sqlite3_column_bytes(st, i));
 }
 
-/* ---- schema (sqlite_schema.c) --------------------------------------------------------- */
+/* ---- schema (sqlite_schema.c) ----------------------------------------------------------- */
 
 struct st_sq_migration {
     int version;
@@ -143,7 +143,7 @@ stint_code st_sq_schema_up(struct st_sq_conn *c, const struct st_sq_migration *l
 stint_code st_sq_schema_up_tx(struct st_sq_conn *c, const struct st_sq_migration *list, int n,
                               stint_error *err);
 
-/* ---- lanes, counts, policies (sqlite_lane.c) ------------------------------------------ */
+/* ---- lanes, counts, policies (sqlite_lane.c) -------------------------------------------- */
 
 /* A (queue, type).  Job rows keep only its number. */
 struct st_sq_lane {
@@ -161,10 +161,10 @@ struct st_sq_policy {
 struct st_sq_lanes {
     struct st_sq_lane *v; /* by id */
     size_t n, cap;
-    size_t n_base;        /* how many there were when the transaction began */
-    size_t last;          /* where the last search ended */
-    uint32_t *hash;       /* (queue, type) -> index + 1 */
-    size_t n_hash;        /* a power of two; 0 = none */
+    size_t n_base;  /* how many there were when the transaction began */
+    size_t last;    /* where the last search ended */
+    uint32_t *hash; /* (queue, type) -> index + 1 */
+    size_t n_hash;  /* a power of two; 0 = none */
 };
 
 #define ST_SQ_POLICIES 64
@@ -175,13 +175,14 @@ struct st_sq_writer;
 stint_code st_sq_lanes_refresh(struct st_sq_conn *c, struct st_sq_lanes *l, stint_error *err);
 void st_sq_lanes_clear(struct st_sq_lanes *l);
 struct st_sq_lane *st_sq_lane_by_id(struct st_sq_writer *w, int64_t id, stint_error *err);
-struct st_sq_lane *st_sq_lane_get(struct st_sq_writer *w, struct st_slice queue, struct st_slice type,
-                                  stint_error *err); /* made if need be */
+struct st_sq_lane *st_sq_lane_get(struct st_sq_writer *w, struct st_slice queue,
+                                  struct st_slice type, stint_error *err); /* made if need be */
 void st_sq_count(struct st_sq_lane *lane, enum st_shown bucket, int64_t n);
 stint_code st_sq_counts_flush(struct st_sq_writer *w, stint_error *err);
 void st_sq_counts_drop(struct st_sq_writer *w); /* the transaction is rolled back */
 
-/* A job's ref: its row and its lane, so that an outcome needs no look at the row first.  0 = they do not fit. */
+/* A job's ref: its row and its lane, so that an outcome needs no look at the row first.  0 = they
+ * do not fit. */
 #define ST_SQ_REF_SEQ 40
 static inline uint64_t st_sq_ref(int64_t seq, int64_t lane)
 {
@@ -210,16 +211,16 @@ stint_code st_sq_policy_id(struct st_sq_writer *w, const struct st_policy *p, in
 stint_code st_sq_policy_get(struct st_sq_conn *c, int64_t id, struct st_policy *out,
                             stint_error *err);
 
-/* ---- the writer (sqlite_writer.c) ----------------------------------------------------- */
+/* ---- the writer (sqlite_writer.c) ------------------------------------------------------- */
 
 enum st_sq_req_state { SQ_QUEUED, SQ_BEGUN, SQ_DONE };
 
 /* One operation, on the stack of the thread that asks for it. */
 struct st_sq_req {
-    /* Runs inside the transaction, on the writer's thread.  Any error rolls the transaction back. */
+    /* Runs inside the transaction, on the writer's thread.  Any error rolls it back. */
     stint_code (*run)(struct st_sq_writer *w, void *arg, stint_error *err);
-    /* Optional, outside a transaction: *need = there is something to write.  If there is nothing, the
-     * answer is what probe has left in arg. */
+    /* Optional, outside a transaction: *need = there is something to write.  If there is nothing,
+     * the answer is what probe has left in arg. */
     stint_code (*probe)(struct st_sq_writer *w, void *arg, bool *need, stint_error *err);
     void (*undo)(void *arg); /* optional: forget the answer, it will run again or has failed */
     void *arg;
@@ -262,25 +263,25 @@ struct st_sq_open {
     bool no_create, no_migrate, sync_normal;
 };
 /* The writer of this file, shared by all handles of the process. */
-stint_code st_sq_writer_get(const char *path, const struct st_sq_open *opt, struct st_sq_writer **out,
-                            stint_error *err);
+stint_code st_sq_writer_get(const char *path, const struct st_sq_open *opt,
+                            struct st_sq_writer **out, stint_error *err);
 void st_sq_writer_put(struct st_sq_writer *w);
 void *st_sq_writer_main(void *w); /* its thread */
 /* The name of a filesystem that SQLite should not live on, or NULL. */
 const char *st_sq_network_fs(const char *path);
 
-/* ---- a handle (sqlite.c) -------------------------------------------------------------- */
+/* ---- a handle (sqlite.c) ---------------------------------------------------------------- */
 
 struct st_sq {
     struct st_store base; /* first, so that a struct st_store * is one of us */
     struct st_sq_writer *w;
-    struct st_sq_conn rd;      /* opened when first used */
-    struct st_sq_lanes lanes;  /* what the read connection has seen */
-    struct st_sq_writer *tx;   /* for transactions of handlers; made when first used */
-    int wake_fd;               /* eventfd: interrupt */
-    int inotify_fd;            /* -1 = not yet, -2 = not available */
-    int64_t look_until_us;     /* something was written: look closely until then */
-    int64_t seen_version;      /* data_version when wait last returned; -1 = never */
+    struct st_sq_conn rd;     /* opened when first used */
+    struct st_sq_lanes lanes; /* what the read connection has seen */
+    struct st_sq_writer *tx;  /* for transactions of handlers; made when first used */
+    int wake_fd;              /* eventfd: interrupt */
+    int inotify_fd;           /* -1 = not yet, -2 = not available */
+    int64_t look_until_us;    /* something was written: look closely until then */
+    int64_t seen_version;     /* data_version when wait last returned; -1 = never */
     bool sync_normal;
 };
 
@@ -289,7 +290,7 @@ static inline struct st_sq *st_sq_of(struct st_store *s)
     return (struct st_sq *)s;
 }
 
-/* Hands the request to the writer and waits for the answer; at most s->timeout_ms until it begins. */
+/* Hands the request to the writer and waits for the answer; at most timeout_ms until it begins. */
 stint_code st_sq_submit(struct st_sq *s, struct st_sq_req *req, stint_error *err);
 /* The read connection, opened if need be, with its lock timeout set; NULL = err filled. */
 struct st_sq_conn *st_sq_reader(struct st_sq *s, stint_error *err);
@@ -299,10 +300,10 @@ static inline int64_t st_sq_now(int64_t now_us)
     return now_us ? now_us : st_clock_real_us();
 }
 
-/* ---- the operations, one per entry of struct st_store_ops ------------------------------ */
+/* ---- the operations, one per entry of struct st_store_ops ------------------------------- */
 
-stint_code st_sq_enqueue(struct st_store *s, int64_t now_us, const struct st_new_job *jobs, size_t n,
-                         struct st_enqueued *out, stint_error *err);
+stint_code st_sq_enqueue(struct st_store *s, int64_t now_us, const struct st_new_job *jobs,
+                         size_t n, struct st_enqueued *out, stint_error *err);
 stint_code st_sq_claim(struct st_store *s, const struct st_claim_req *req, struct st_job **out,
                        size_t *n_out, stint_error *err);
 stint_code st_sq_exchange(struct st_store *s, int64_t now_us, struct st_finish *items, size_t n,
@@ -328,12 +329,12 @@ stint_code st_sq_discard(struct st_store *s, const struct st_slice *ids, size_t 
                          stint_code *verdicts, struct st_pruned *out, stint_error *err);
 stint_code st_sq_pause(struct st_store *s, int64_t now_us, struct st_slice queue, bool paused,
                        stint_error *err);
-stint_code st_sq_get(struct st_store *s, int64_t now_us, struct st_slice id, struct st_job_info *out,
-                     stint_error *err);
+stint_code st_sq_get(struct st_store *s, int64_t now_us, struct st_slice id,
+                     struct st_job_info *out, stint_error *err);
 stint_code st_sq_list(struct st_store *s, const struct st_list_req *req, struct st_job_info **out,
                       size_t *n_out, uint64_t *next, stint_error *err);
-stint_code st_sq_queues(struct st_store *s, int64_t now_us, struct st_queue_info **out, size_t *n_out,
-                        stint_error *err);
+stint_code st_sq_queues(struct st_store *s, int64_t now_us, struct st_queue_info **out,
+                        size_t *n_out, stint_error *err);
 stint_code st_sq_next_due(struct st_store *s, int64_t now_us, int64_t *due_us, stint_error *err);
 stint_code st_sq_prune(struct st_store *s, const struct st_prune_req *req, struct st_pruned *out,
                        stint_error *err);
@@ -348,8 +349,8 @@ stint_code st_sq_lead(struct st_store *s, const struct st_lead_req *req, struct 
                       stint_error *err);
 stint_code st_sq_wait(struct st_store *s, int timeout_ms, bool *woken, stint_error *err);
 void st_sq_interrupt(struct st_store *s);
-stint_code st_sq_transact(struct st_store *s, int64_t now_us, const struct st_hold *hold, st_tx_fn fn,
-                          void *arg, struct st_finish *fin, stint_error *err);
+stint_code st_sq_transact(struct st_store *s, int64_t now_us, const struct st_hold *hold,
+                          st_tx_fn fn, void *arg, struct st_finish *fin, stint_error *err);
 stint_code st_sq_enqueue_tx(struct st_store *s, void *conn, int64_t now_us,
                             const struct st_new_job *jobs, size_t n, struct st_enqueued *out,
                             stint_error *err);
@@ -360,7 +361,7 @@ stint_code st_sq_backup(struct st_store *s, const char *path, st_progress_fn pro
 stint_code st_sq_check(struct st_store *s, st_finding_fn found, void *arg, stint_error *err);
 void st_sq_about(struct st_store *s, struct st_store_about *out);
 
-/* ---- shared between the operations ---------------------------------------------------- */
+/* ---- shared between the operations ------------------------------------------------------ */
 
 /* A row as the state changes need it (sqlite_row.c). */
 struct st_sq_row {
@@ -379,8 +380,8 @@ struct st_sq_row {
     char key[ST_KEY_MAX + 1];
 };
 /* By ref if it still names this id, else by id.  *found. */
-stint_code st_sq_row_find(struct st_sq_writer *w, struct st_slice id, uint64_t ref, struct st_sq_row *row,
-                          bool *found, stint_error *err);
+stint_code st_sq_row_find(struct st_sq_writer *w, struct st_slice id, uint64_t ref,
+                          struct st_sq_row *row, bool *found, stint_error *err);
 stint_code st_sq_row_read(struct st_sq_writer *w, sqlite3_stmt *st, struct st_sq_row *row,
                           stint_error *err);
 
@@ -398,15 +399,16 @@ struct st_sq_ended {
 stint_code st_sq_attempt_add(struct st_sq_writer *w, const struct st_sq_row *row,
                              const struct st_sq_ended *e, stint_error *err);
 
-/* The three ways a row leaves the hands of a worker, or ends.  Each asks st_state_next, writes the row, moves
- * the counts and lets go of the key. */
-stint_code st_sq_row_to_pending(struct st_sq_writer *w, const struct st_sq_row *row, enum st_event ev,
-                                int64_t now_us, int64_t due_us, int attempt, int skips,
-                                const struct st_sq_ended *e, stint_error *err);
+/* The three ways a row leaves the hands of a worker, or ends.  Each asks st_state_next, writes the
+ * row, moves the counts and lets go of the key. */
+stint_code st_sq_row_to_pending(struct st_sq_writer *w, const struct st_sq_row *row,
+                                enum st_event ev, int64_t now_us, int64_t due_us, int attempt,
+                                int skips, const struct st_sq_ended *e, stint_error *err);
 stint_code st_sq_row_end(struct st_sq_writer *w, const struct st_sq_row *row, enum st_event ev,
                          const struct st_sq_ended *e, stint_error *err);
 stint_code st_sq_row_succeed(struct st_sq_writer *w, const struct st_sq_row *row,
-                             const struct st_finish *f, const struct st_sq_ended *e, stint_error *err);
+                             const struct st_finish *f, const struct st_sq_ended *e,
+                             stint_error *err);
 stint_code st_sq_key_free(struct st_sq_writer *w, const struct st_sq_row *row, stint_error *err);
 
 /* One enqueue (sqlite_enqueue.c), for transactions. */

@@ -76,9 +76,8 @@ static struct st_sq_lane *lanes_add(struct st_sq_lanes *l, int64_t id, struct st
     memcpy(text, queue.p, queue.len);
     memcpy(text + queue.len, type.p, type.len);
     lane = &l->v[l->n];
-    *lane = (struct st_sq_lane){.id = id,
-                                .queue = ST_SLICE(text, queue.len),
-                                .type = ST_SLICE(text + queue.len, type.len)};
+    *lane = (struct st_sq_lane){
+        .id = id, .queue = ST_SLICE(text, queue.len), .type = ST_SLICE(text + queue.len, type.len)};
     hash_put(l, l->n);
     l->n++;
     return lane;
@@ -150,7 +149,8 @@ static struct st_sq_lane *lanes_by_name(struct st_sq_lanes *l, struct st_slice q
 
     if (!l->n)
         return NULL;
-    for (at = lane_hash(queue, type) & (l->n_hash - 1); l->hash[at]; at = (at + 1) & (l->n_hash - 1)) {
+    for (at = lane_hash(queue, type) & (l->n_hash - 1); l->hash[at];
+         at = (at + 1) & (l->n_hash - 1)) {
         struct st_sq_lane *lane = &l->v[l->hash[at] - 1];
 
         if (st_slice_eq(lane->queue, queue) && st_slice_eq(lane->type, type))
@@ -159,8 +159,8 @@ static struct st_sq_lane *lanes_by_name(struct st_sq_lanes *l, struct st_slice q
     return NULL;
 }
 
-struct st_sq_lane *st_sq_lane_get(struct st_sq_writer *w, struct st_slice queue, struct st_slice type,
-                                  stint_error *err)
+struct st_sq_lane *st_sq_lane_get(struct st_sq_writer *w, struct st_slice queue,
+                                  struct st_slice type, stint_error *err)
 {
     struct st_sq_lane *lane = lanes_by_name(&w->lanes, queue, type);
     sqlite3_stmt *st;
@@ -182,7 +182,7 @@ struct st_sq_lane *st_sq_lane_get(struct st_sq_writer *w, struct st_slice queue,
     return lanes_add(&w->lanes, sqlite3_last_insert_rowid(w->c.db), queue, type, err);
 }
 
-/* ---- counts --------------------------------------------------------------------------- */
+/* ---- counts ----------------------------------------------------------------------------- */
 
 void st_sq_count(struct st_sq_lane *lane, enum st_shown bucket, int64_t n)
 {
@@ -235,7 +235,7 @@ void st_sq_counts_drop(struct st_sq_writer *w)
         hash_put(l, i);
 }
 
-/* ---- policies ------------------------------------------------------------------------- */
+/* ---- policies --------------------------------------------------------------------------- */
 
 static bool policy_same(const struct st_policy *a, const struct st_policy *b)
 {

@@ -31,7 +31,8 @@ bool st_sq_pruned_add(struct st_pruned *p, struct st_slice file)
     return true;
 }
 
-static stint_code run_seq(struct st_sq_writer *w, enum st_sq_sql which, int64_t seq, stint_error *err)
+static stint_code run_seq(struct st_sq_writer *w, enum st_sq_sql which, int64_t seq,
+                          stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(&w->c, which, err);
 
@@ -70,7 +71,7 @@ static stint_code remove_job(struct st_sq_writer *w, int64_t seq, struct st_sq_l
     return STINT_OK;
 }
 
-/* ---- prune -------------------------------------------------------------------------------- */
+/* ---- prune ------------------------------------------------------------------------------ */
 
 struct prune {
     const struct st_prune_req *req;
@@ -82,8 +83,9 @@ struct gone {
 };
 
 /* Up to max ended jobs of one state, oldest first, and their own files. */
-static stint_code ended_read(struct st_sq_writer *w, enum st_state state, int64_t before, size_t max,
-                             struct gone *list, size_t *n, struct st_pruned *out, stint_error *err)
+static stint_code ended_read(struct st_sq_writer *w, enum st_state state, int64_t before,
+                             size_t max, struct gone *list, size_t *n, struct st_pruned *out,
+                             stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_ENDED, err);
     int rc;
@@ -104,8 +106,8 @@ static stint_code ended_read(struct st_sq_writer *w, enum st_state state, int64_
     return rc < 0 ? err->code : STINT_OK;
 }
 
-static stint_code prune_state(struct st_sq_writer *w, struct prune *p, enum st_state state, int64_t keep,
-                              int64_t now, struct gone *list, stint_error *err)
+static stint_code prune_state(struct st_sq_writer *w, struct prune *p, enum st_state state,
+                              int64_t keep, int64_t now, struct gone *list, stint_error *err)
 {
     const size_t max = p->req->limit - p->out->n;
     struct st_sq_lane *lane;
@@ -181,8 +183,8 @@ static stint_code ended_count(struct st_sq_conn *c, enum st_state state, int64_t
 }
 
 /* How many there are, whatever the limit. */
-static stint_code prune_count(struct st_sq *s, const struct st_prune_req *req, struct st_pruned *out,
-                              stint_error *err)
+static stint_code prune_count(struct st_sq *s, const struct st_prune_req *req,
+                              struct st_pruned *out, stint_error *err)
 {
     const int64_t now = st_sq_now(req->now_us);
     stint_error local;
@@ -239,18 +241,18 @@ stint_code st_sq_prune(struct st_store *s, const struct st_prune_req *req, struc
                        stint_error *err)
 {
     struct prune p = {req, out};
-    struct st_sq_req r = {
-        .run = prune_run, .probe = prune_probe, .undo = prune_undo, .arg = &p};
+    struct st_sq_req r = {.run = prune_run, .probe = prune_probe, .undo = prune_undo, .arg = &p};
     stint_code code;
 
     memset(out, 0, sizeof(*out));
-    code = req->dry_run ? prune_count(st_sq_of(s), req, out, err) : st_sq_submit(st_sq_of(s), &r, err);
+    code =
+        req->dry_run ? prune_count(st_sq_of(s), req, out, err) : st_sq_submit(st_sq_of(s), &r, err);
     if (code)
         st_pruned_clear(out);
     return code;
 }
 
-/* ---- discard ------------------------------------------------------------------------------ */
+/* ---- discard ---------------------------------------------------------------------------- */
 
 struct discard {
     const struct st_slice *ids;

@@ -2,8 +2,8 @@
  *
  * sqlite_queues.c - counts per queue, what is due next, which jobs are asked to stop.
  *
- * No history is scanned: the counts are kept with every change.  Only jobs that have become due since the
- * last claim are still counted as scheduled there; their index says how many they are.
+ * No history is scanned: the counts are kept with every change.  Only jobs that have become due
+ * since the last claim are still counted as scheduled there; their index says how many they are.
  *
  * Thread: the handle's, on its own read connection.
  */
@@ -83,7 +83,8 @@ static const struct st_sq_lane *lane_of(const struct st_sq_lanes *l, int64_t id)
     return NULL;
 }
 
-static stint_code read_lanes(struct st_sq *s, struct st_sq_conn *c, struct queues *q, stint_error *err)
+static stint_code read_lanes(struct st_sq *s, struct st_sq_conn *c, struct queues *q,
+                             stint_error *err)
 {
     struct st_queue_info *i;
 
@@ -116,7 +117,8 @@ static stint_code read_paused(struct st_sq_conn *c, struct queues *q, stint_erro
     return rc < 0 ? err->code : STINT_OK;
 }
 
-static stint_code read_counts(struct st_sq *s, struct st_sq_conn *c, struct queues *q, stint_error *err)
+static stint_code read_counts(struct st_sq *s, struct st_sq_conn *c, struct queues *q,
+                              stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(c, SQ_COUNT_ALL, err);
     const struct st_sq_lane *lane;
@@ -182,8 +184,8 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct st_queue_info *)a)->name, ((const struct st_queue_info *)b)->name);
 }
 
-stint_code st_sq_queues(struct st_store *store, int64_t now_us, struct st_queue_info **out, size_t *n_out,
-                        stint_error *err)
+stint_code st_sq_queues(struct st_store *store, int64_t now_us, struct st_queue_info **out,
+                        size_t *n_out, stint_error *err)
 {
     struct st_sq *s = st_sq_of(store);
     struct queues q = {0};
@@ -220,8 +222,8 @@ stint_code st_sq_next_due(struct st_store *s, int64_t now_us, int64_t *due_us, s
     return rc < 0 ? local.code : STINT_OK;
 }
 
-static stint_code flagged_in(struct st_sq_conn *c, struct st_slice worker, char (*ids)[ST_ID_MAX + 1],
-                             size_t max, size_t *n, stint_error *err)
+static stint_code flagged_in(struct st_sq_conn *c, struct st_slice worker,
+                             char (*ids)[ST_ID_MAX + 1], size_t max, size_t *n, stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(c, SQ_FLAGGED, err);
     int rc;

@@ -13,13 +13,42 @@
 
 /* Columns of SQ_INFO. */
 enum {
-    C_SEQ, C_ID, C_TYPE, C_QUEUE, C_STATE, C_PRIORITY, C_ATTEMPT, C_MAX, C_TIMEOUT, C_CREATED, C_DUE,
-    C_FIRST, C_FINISHED, C_LEASE, C_STARTED, C_FENCE, C_WORKER, C_CANCEL, C_PROGRESS, C_RESULT_REF,
-    C_KEY, C_UMODE, C_KIND, C_ERROR, C_POLICY, C_EXIT, C_SIGNAL, C_RSS, C_LOG, C_TAIL, C_RESULT,
-    C_PAYLOAD, C_META
+    C_SEQ,
+    C_ID,
+    C_TYPE,
+    C_QUEUE,
+    C_STATE,
+    C_PRIORITY,
+    C_ATTEMPT,
+    C_MAX,
+    C_TIMEOUT,
+    C_CREATED,
+    C_DUE,
+    C_FIRST,
+    C_FINISHED,
+    C_LEASE,
+    C_STARTED,
+    C_FENCE,
+    C_WORKER,
+    C_CANCEL,
+    C_PROGRESS,
+    C_RESULT_REF,
+    C_KEY,
+    C_UMODE,
+    C_KIND,
+    C_ERROR,
+    C_POLICY,
+    C_EXIT,
+    C_SIGNAL,
+    C_RSS,
+    C_LOG,
+    C_TAIL,
+    C_RESULT,
+    C_PAYLOAD,
+    C_META
 };
 
-/* ---- copying out of a row ----------------------------------------------------------------- */
+/* ---- copying out of a row --------------------------------------------------------------- */
 
 static bool dup_text(char **to, sqlite3_stmt *st, int col)
 {
@@ -81,8 +110,9 @@ static bool info_texts(sqlite3_stmt *st, bool with_payload, struct st_job_info *
         !dup_text(&i->result_ref, st, C_RESULT_REF) || !dup_text(&i->key, st, C_KEY) ||
         !dup_text(&i->error_message, st, C_ERROR) || !dup_bytes(&i->progress, st, C_PROGRESS))
         return false;
-    return !with_payload || (dup_bytes(&i->payload, st, C_PAYLOAD) && dup_bytes(&i->meta, st, C_META) &&
-                             dup_bytes(&i->result, st, C_RESULT));
+    return !with_payload ||
+           (dup_bytes(&i->payload, st, C_PAYLOAD) && dup_bytes(&i->meta, st, C_META) &&
+            dup_bytes(&i->result, st, C_RESULT));
 }
 
 static stint_code info_read(struct st_sq_conn *c, sqlite3_stmt *st, int64_t now, bool with_payload,
@@ -98,7 +128,7 @@ static stint_code info_read(struct st_sq_conn *c, sqlite3_stmt *st, int64_t now,
     return st_fail(err, STINT_ENOMEM, "out of memory for a job");
 }
 
-/* ---- attempts ------------------------------------------------------------------------------- */
+/* ---- attempts --------------------------------------------------------------------------- */
 
 static struct st_attempt_info *attempt_new(struct st_job_info *i)
 {
@@ -127,7 +157,8 @@ static bool attempt_read(sqlite3_stmt *st, struct st_job_info *i)
     a->max_rss_kb = col_int(st, 10);
     a->log_tail_len = (size_t)sqlite3_column_bytes(st, 12);
     return dup_text(&a->worker, st, 2) && dup_text(&a->outcome, st, 5) &&
-           dup_text(&a->message, st, 7) && dup_text(&a->log, st, 11) && dup_text(&a->log_tail, st, 12);
+           dup_text(&a->message, st, 7) && dup_text(&a->log, st, 11) &&
+           dup_text(&a->log_tail, st, 12);
 }
 
 static stint_code attempts_read(struct st_sq_conn *c, int64_t seq, struct st_job_info *i,
@@ -175,10 +206,10 @@ no_memory:
     return st_fail(err, STINT_ENOMEM, "out of memory for an attempt");
 }
 
-/* ---- get -------------------------------------------------------------------------------------- */
+/* ---- get -------------------------------------------------------------------------------- */
 
-static stint_code get_in(struct st_sq_conn *c, int64_t now, struct st_slice id, struct st_job_info *out,
-                         stint_error *err)
+static stint_code get_in(struct st_sq_conn *c, int64_t now, struct st_slice id,
+                         struct st_job_info *out, stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(c, SQ_INFO_ID, err);
     int rc;
@@ -201,8 +232,8 @@ static stint_code get_in(struct st_sq_conn *c, int64_t now, struct st_slice id, 
     return STINT_OK;
 }
 
-stint_code st_sq_get(struct st_store *s, int64_t now_us, struct st_slice id, struct st_job_info *out,
-                     stint_error *err)
+stint_code st_sq_get(struct st_store *s, int64_t now_us, struct st_slice id,
+                     struct st_job_info *out, stint_error *err)
 {
     stint_error local;
     struct st_sq_conn *c = st_sq_reader(st_sq_of(s), &local);
@@ -215,7 +246,7 @@ stint_code st_sq_get(struct st_store *s, int64_t now_us, struct st_slice id, str
     return local.code;
 }
 
-/* ---- list ------------------------------------------------------------------------------------- */
+/* ---- list ------------------------------------------------------------------------------- */
 
 struct list {
     const struct st_list_req *req;
@@ -229,8 +260,9 @@ struct list {
 static stint_code wanted(sqlite3_stmt *st, const struct list *l, bool *yes, stint_error *err)
 {
     const struct st_list_req *r = l->req;
-    const enum st_shown shown = st_state_shown((enum st_state)col_int(st, C_STATE), col_int(st, C_DUE),
-                                               (int)col_int(st, C_ATTEMPT), l->now_us);
+    const enum st_shown shown =
+        st_state_shown((enum st_state)col_int(st, C_STATE), col_int(st, C_DUE),
+                       (int)col_int(st, C_ATTEMPT), l->now_us);
     char hash[ST_HASH_LEN + 1];
 
     *yes = (!r->states || r->states & (1u << shown)) &&
@@ -240,7 +272,8 @@ static stint_code wanted(sqlite3_stmt *st, const struct list *l, bool *yes, stin
            (!r->key.p || st_slice_eq(r->key, col_slice(st, C_KEY)));
     if (!*yes || !r->spec_hash.p)
         return STINT_OK;
-    if (st_spec_hash(col_slice(st, C_TYPE), col_slice(st, C_QUEUE), col_slice(st, C_PAYLOAD), hash, err))
+    if (st_spec_hash(col_slice(st, C_TYPE), col_slice(st, C_QUEUE), col_slice(st, C_PAYLOAD), hash,
+                     err))
         return err->code;
     *yes = st_slice_is(r->spec_hash, hash);
     return STINT_OK;
@@ -263,7 +296,8 @@ static stint_code list_add(struct st_sq_conn *c, sqlite3_stmt *st, struct list *
     return STINT_OK;
 }
 
-/* Which states of the table the shown states ask for, as "j.state IN (...)"; j.ended has them in its index. */
+/* Which states of the table the shown states ask for, as "j.state IN (...)"; j.ended has them in
+ * its index. */
 static void states_text(unsigned shown, bool ended, struct st_buf *b)
 {
     static const enum st_state of[ST_SHOWN_N] = {
@@ -281,8 +315,8 @@ static void states_text(unsigned shown, bool ended, struct st_buf *b)
     st_buf_puts(b, ")");
 }
 
-#define ENDED_BITS (1u << ST_SHOW_SUCCEEDED | 1u << ST_SHOW_FAILED | 1u << ST_SHOW_CANCELLED)
-#define HELD_BITS (1u << ST_SHOW_CLAIMED | 1u << ST_SHOW_RUNNING)
+#define ENDED_BITS  (1u << ST_SHOW_SUCCEEDED | 1u << ST_SHOW_FAILED | 1u << ST_SHOW_CANCELLED)
+#define HELD_BITS   (1u << ST_SHOW_CLAIMED | 1u << ST_SHOW_RUNNING)
 #define SMALL_ENDED 20000 /* so many rows are sorted sooner than a long history is walked */
 
 /* How many jobs the counts know in these buckets. */
@@ -301,8 +335,9 @@ static stint_code count_shown(struct st_sq_conn *c, unsigned shown, int64_t *n, 
 }
 
 /*
- * Newest first means walking job from its end.  Where only few rows can match, their index is walked instead
- * and what it gives is sorted: a handful of failures must not cost a walk through a million successes.
+ * Newest first means walking job from its end.  Where only few rows can match, their index is
+ * walked instead and what it gives is sorted: a handful of failures must not cost a walk through a
+ * million successes.
  */
 static stint_code list_sql(struct st_sq_conn *c, const struct st_list_req *r, struct st_buf *b,
                            stint_error *err)
@@ -358,7 +393,8 @@ static stint_code list_candidate(struct st_sq_conn *c, int64_t seq, struct list 
     return code;
 }
 
-static stint_code list_walk(struct st_sq_conn *c, sqlite3_stmt *st, struct list *l, stint_error *err)
+static stint_code list_walk(struct st_sq_conn *c, sqlite3_stmt *st, struct list *l,
+                            stint_error *err)
 {
     stint_code code = STINT_OK;
     bool done = false;

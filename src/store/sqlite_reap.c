@@ -3,7 +3,7 @@
  * sqlite_reap.c - jobs whose worker has gone silent, and jobs a worker does not know it holds.
  *
  *     running, lease expired   charged: retry with its backoff, or failed (lease_expired)
- *     claimed, lease expired   not charged, pending at once; from the 4th time in a row as if it had run
+ *     claimed, lease expired   not charged, pending at once; from the 4th time in a row as above
  *     asked to cancel          cancelled
  *
  * Thread: the writer's.
@@ -64,9 +64,9 @@ static stint_code charge(struct st_sq_writer *w, const struct st_sq_row *row, st
     max = row->max_attempts >= 0 ? (int)row->max_attempts : policy.max_attempts;
     if (st_policy_may_retry(max, attempt)) {
         *to = ST_PENDING;
-        return st_sq_row_to_pending(
-            w, row, ST_EV_RETRY, e->now_us,
-            e->now_us + st_policy_delay(&policy, attempt, st_random_unit()), row->attempt, 0, e, err);
+        return st_sq_row_to_pending(w, row, ST_EV_RETRY, e->now_us,
+                                    e->now_us + st_policy_delay(&policy, attempt, st_random_unit()),
+                                    row->attempt, 0, e, err);
     }
     *to = ST_FAILED;
     return st_sq_row_end(w, row, ST_EV_FAIL, e, err);
@@ -162,7 +162,7 @@ stint_code st_sq_reap(struct st_store *s, int64_t now_us, struct st_slice me, st
     return code;
 }
 
-/* ---- disown ------------------------------------------------------------------------------- */
+/* ---- disown ----------------------------------------------------------------------------- */
 
 struct disown {
     int64_t now_us;

@@ -2,14 +2,14 @@
  *
  * sqlite_row.c - a job's row, and the ways it changes state.
  *
- * Every change goes the same way: read the row, ask st_state_next, write it with a guard that says the
- * same once more (state and fence), move the counts, let go of the key if the job has ended.
+ * Every change goes the same way: read the row, ask st_state_next, write it with a guard that says
+ * the same once more (state and fence), move the counts, let go of the key if the job has ended.
  *
  * Invariants:
  *   (1) a job is in exactly one bucket of its lane's counts;
  *   (2) an `active` key is held exactly while its job has not ended;
- *   (3) every ended attempt but the successful one, and but a claim given back before it started, has a
- *       row in `attempt`.
+ *   (3) every ended attempt has a row in `attempt`, except the successful one and a claim that was
+ *       given back before it started.
  *
  * Thread: the writer's, inside a transaction.
  */
@@ -54,8 +54,8 @@ stint_code st_sq_row_read(struct st_sq_writer *w, sqlite3_stmt *st, struct st_sq
     return STINT_OK;
 }
 
-static stint_code row_by(struct st_sq_writer *w, sqlite3_stmt *st, struct st_sq_row *row, bool *found,
-                         stint_error *err)
+static stint_code row_by(struct st_sq_writer *w, sqlite3_stmt *st, struct st_sq_row *row,
+                         bool *found, stint_error *err)
 {
     const int rc = st_sq_step(&w->c, st, err);
     stint_code code;
@@ -70,8 +70,8 @@ static stint_code row_by(struct st_sq_writer *w, sqlite3_stmt *st, struct st_sq_
     return code;
 }
 
-stint_code st_sq_row_find(struct st_sq_writer *w, struct st_slice id, uint64_t ref, struct st_sq_row *row,
-                          bool *found, stint_error *err)
+stint_code st_sq_row_find(struct st_sq_writer *w, struct st_slice id, uint64_t ref,
+                          struct st_sq_row *row, bool *found, stint_error *err)
 {
     sqlite3_stmt *st;
 
@@ -112,8 +112,8 @@ static stint_code run_one(struct st_sq_writer *w, sqlite3_stmt *st, const struct
     if (st_sq_run(&w->c, st, err))
         return err->code;
     if (sqlite3_changes(w->c.db) != 1)
-        return st_fail(err, STINT_ESTORE, "%s is damaged: the row of job %s does not change", w->path,
-                       row->id);
+        return st_fail(err, STINT_ESTORE, "%s is damaged: the row of job %s does not change",
+                       w->path, row->id);
     return STINT_OK;
 }
 
@@ -171,9 +171,9 @@ stint_code st_sq_key_free(struct st_sq_writer *w, const struct st_sq_row *row, s
     return st_sq_run(&w->c, st, err);
 }
 
-stint_code st_sq_row_to_pending(struct st_sq_writer *w, const struct st_sq_row *row, enum st_event ev,
-                                int64_t now_us, int64_t due_us, int attempt, int skips,
-                                const struct st_sq_ended *e, stint_error *err)
+stint_code st_sq_row_to_pending(struct st_sq_writer *w, const struct st_sq_row *row,
+                                enum st_event ev, int64_t now_us, int64_t due_us, int attempt,
+                                int skips, const struct st_sq_ended *e, stint_error *err)
 {
     const bool ready = due_us <= now_us;
     sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_BACK, err);
@@ -244,7 +244,8 @@ stint_code st_sq_row_end(struct st_sq_writer *w, const struct st_sq_row *row, en
 }
 
 stint_code st_sq_row_succeed(struct st_sq_writer *w, const struct st_sq_row *row,
-                             const struct st_finish *f, const struct st_sq_ended *e, stint_error *err)
+                             const struct st_finish *f, const struct st_sq_ended *e,
+                             stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_SUCCEED, err);
     enum st_state to = row->state;

@@ -3,8 +3,8 @@
  * sqlite_schema.c - the tables of the SQLite store and how they came to be.
  *
  * user_version counts the migrations that were applied; application_id says that the file is ours.
- * A new version is one more entry in the list: it runs in a transaction of its own, in which user_version is
- * read again, so that several processes may open an old file at once.
+ * A new version is one more entry in the list: it runs in a transaction of its own, in which
+ * user_version is read again, so that several processes may open an old file at once.
  *
  *     job       one narrow row per job; a change of state rewrites this row and nothing else
  *     payload   written once
@@ -19,9 +19,9 @@
  *     finished, ended   when, and the state once more; NULL unless ended
  *     cancel    1 = asked to stop, 2 = was asked and has ended
  *     skips     times in a row it was lost before it had started
- * Each partial index covers only the jobs in that situation, so that no history slows a claim.  An UPDATE pays for
- * every index that names one of its columns: that is why ready and later, state and ended are two, so that a claim
- * and a success touch two indexes each.
+ * Each partial index covers only the jobs in that situation, so that no history slows a claim.  An
+ * UPDATE pays for every index that names one of its columns: that is why ready and later, state and
+ * ended are two, so that a claim and a success touch two indexes each.
  */
 #include "store/sqlite_int.h"
 
@@ -145,7 +145,8 @@ static stint_code too_new(struct st_sq_conn *c, int have, int want, stint_error 
 }
 
 /* One version further, in the transaction that is open. */
-static stint_code migrate_one(struct st_sq_conn *c, const struct st_sq_migration *m, stint_error *err)
+static stint_code migrate_one(struct st_sq_conn *c, const struct st_sq_migration *m,
+                              stint_error *err)
 {
     char sql[96];
 

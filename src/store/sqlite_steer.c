@@ -14,7 +14,7 @@ struct steer {
     bool *asked;
 };
 
-/* ---- cancel ------------------------------------------------------------------------------- */
+/* ---- cancel ----------------------------------------------------------------------------- */
 
 static stint_code ask_cancel(struct st_sq_writer *w, const struct st_sq_row *row, stint_error *err)
 {
@@ -26,8 +26,8 @@ static stint_code ask_cancel(struct st_sq_writer *w, const struct st_sq_row *row
     return st_sq_run(&w->c, st, err);
 }
 
-static stint_code cancel_one(struct st_sq_writer *w, struct st_slice id, int64_t now, stint_code *verdict,
-                             bool *asked, stint_error *err)
+static stint_code cancel_one(struct st_sq_writer *w, struct st_slice id, int64_t now,
+                             stint_code *verdict, bool *asked, stint_error *err)
 {
     const struct st_sq_ended e = {
         .now_us = now,
@@ -73,11 +73,11 @@ stint_code st_sq_cancel(struct st_store *s, int64_t now_us, const struct st_slic
     return st_sq_submit(st_sq_of(s), &req, err);
 }
 
-/* ---- retry -------------------------------------------------------------------------------- */
+/* ---- retry ------------------------------------------------------------------------------ */
 
 /* Does another job hold the key of this one? */
-static stint_code key_held(struct st_sq_writer *w, const struct st_sq_row *row, int64_t now, bool *held,
-                           stint_error *err)
+static stint_code key_held(struct st_sq_writer *w, const struct st_sq_row *row, int64_t now,
+                           bool *held, stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_KEY_GET, err);
     int rc;
@@ -129,8 +129,8 @@ static stint_code revive(struct st_sq_writer *w, const struct st_sq_row *row, in
     return row->unique == ST_UNIQUE_ACTIVE ? key_retake(w, row, err) : STINT_OK;
 }
 
-static stint_code retry_one(struct st_sq_writer *w, struct st_slice id, int64_t now, stint_code *verdict,
-                            stint_error *err)
+static stint_code retry_one(struct st_sq_writer *w, struct st_slice id, int64_t now,
+                            stint_code *verdict, stint_error *err)
 {
     struct st_sq_row row;
     bool found, held = false;
@@ -169,7 +169,7 @@ stint_code st_sq_retry(struct st_store *s, int64_t now_us, const struct st_slice
     return st_sq_submit(st_sq_of(s), &req, err);
 }
 
-/* ---- pause -------------------------------------------------------------------------------- */
+/* ---- pause ------------------------------------------------------------------------------ */
 
 struct pause {
     int64_t now_us;

@@ -22,7 +22,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* ---- a handle's connection for transactions ---------------------------------------------- */
+/* ---- a handle's connection for transactions --------------------------------------------- */
 
 static bool same_file(const struct st_sq_writer *w, const char *path)
 {
@@ -112,7 +112,7 @@ static stint_code commit(struct st_sq_writer *tx, stint_error *err)
     return err->code;
 }
 
-/* ---- transact ------------------------------------------------------------------------------ */
+/* ---- transact --------------------------------------------------------------------------- */
 
 static stint_code lost(struct st_slice id, stint_error *err)
 {
@@ -178,7 +178,7 @@ stint_code st_sq_transact(struct st_store *store, int64_t now_us, const struct s
     return code;
 }
 
-/* ---- enqueue_tx ---------------------------------------------------------------------------- */
+/* ---- enqueue_tx ------------------------------------------------------------------------- */
 
 static stint_code enqueue_in(struct st_sq_writer *tx, struct st_sq_enqueue_arg *a, stint_error *err)
 {

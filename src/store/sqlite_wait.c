@@ -2,9 +2,9 @@
  *
  * sqlite_wait.c - sleeping until somebody, in any process, has committed something.
  *
- * A commit appends to the -wal file: inotify tells.  But it tells before the commit can be seen (it is
- * synced first, then published in shared memory), so after an event data_version is looked at in short,
- * growing steps.  Behind that, a look each second, should inotify not be there.
+ * A commit appends to the -wal file: inotify tells.  But it tells before the commit can be seen (it
+ * is synced first, then published in shared memory), so after an event data_version is looked at in
+ * short, growing steps.  Behind that, a look each second, should inotify not be there.
  *
  *     asleep --wal written--> looking --data_version moved--> woken
  *                                `------1 s without---------> asleep
@@ -22,9 +22,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SLOW_LOOK_US ST_SEC
+#define SLOW_LOOK_US  ST_SEC
 #define LOOK_FIRST_US 100
-#define LOOK_MOST_US (10 * ST_MS)
+#define LOOK_MOST_US  (10 * ST_MS)
 #define LOOK_TOTAL_US ST_SEC
 
 void st_sq_interrupt(struct st_store *store)
@@ -93,7 +93,8 @@ static enum event sleep_until(struct st_sq *s, int64_t until)
     struct timespec ts;
 
     left = left < 0 ? 0 : left;
-    ts = (struct timespec){.tv_sec = (time_t)(left / ST_SEC), .tv_nsec = (long)(left % ST_SEC) * 1000};
+    ts = (struct timespec){.tv_sec = (time_t)(left / ST_SEC),
+                           .tv_nsec = (long)(left % ST_SEC) * 1000};
     if (ppoll(fds, 2, &ts, NULL) <= 0)
         return EV_NONE;
     if (fds[0].revents) {
@@ -104,8 +105,8 @@ static enum event sleep_until(struct st_sq *s, int64_t until)
     return EV_WAL;
 }
 
-/* How long to sleep before the next look: in short, growing steps while a commit may be about to become
- * visible, else long. */
+/* How long to sleep before the next look: in short, growing steps while a commit may be about to
+ * become visible, else long. */
 static int64_t nap(const struct st_sq *s, int64_t now, int64_t *step)
 {
     const int64_t us = *step;
@@ -118,7 +119,8 @@ static int64_t nap(const struct st_sq *s, int64_t now, int64_t *step)
     return us;
 }
 
-/* look_until_us stays with the handle: a wait that ends early leaves the rest of the looking to the next. */
+/* look_until_us stays with the handle: a wait that ends early leaves the rest of the looking to the
+ * next. */
 static stint_code wait_in(struct st_sq *s, struct st_sq_conn *c, int64_t until, bool *woken,
                           stint_error *err)
 {

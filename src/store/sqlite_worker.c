@@ -2,8 +2,9 @@
  *
  * sqlite_worker.c - who works here, and who leads.
  *
- * The leader's row is one: (epoch, worker, until).  The epoch grows whenever leadership is taken by somebody who
- * does not hold it at that moment, so a leader that was away can be told from the one of today.
+ * The leader's row is one: (epoch, worker, until).  The epoch grows whenever leadership is taken by
+ * somebody who does not hold it at that moment, so a leader that was away can be told from the one
+ * of today.
  *
  * Thread: the writer's; the list is read on the handle's own connection.
  */
@@ -21,7 +22,7 @@ static void copy_col(char *to, size_t size, struct st_slice s)
     to[n] = '\0';
 }
 
-/* ---- workers ------------------------------------------------------------------------------ */
+/* ---- workers ---------------------------------------------------------------------------- */
 
 struct beat {
     int64_t now_us;
@@ -188,7 +189,8 @@ static stint_code leader_write(struct st_sq_writer *w, const struct st_lead *l, 
 }
 
 /* A process that is gone holds nothing any more: neither jobs nor the lead. */
-static stint_code expire_all(struct st_sq_writer *w, struct st_slice id, int64_t now, stint_error *err)
+static stint_code expire_all(struct st_sq_writer *w, struct st_slice id, int64_t now,
+                             stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_WORKER_EXPIRE, err);
     struct st_lead l;
@@ -230,7 +232,7 @@ stint_code st_sq_worker_remove(struct st_store *s, int64_t now_us, struct st_sli
     return st_sq_submit(st_sq_of(s), &req, err);
 }
 
-/* ---- the lead ----------------------------------------------------------------------------- */
+/* ---- the lead --------------------------------------------------------------------------- */
 
 struct lead {
     const struct st_lead_req *req;
@@ -252,8 +254,8 @@ stint_code st_sq_epoch_check(struct st_sq_writer *w, int64_t epoch, stint_error 
 }
 
 /* Reads who leads.  *mine, *free as of now. */
-static stint_code lead_look(struct st_sq_writer *w, struct lead *l, int64_t now, bool *mine, bool *free_,
-                            stint_error *err)
+static stint_code lead_look(struct st_sq_writer *w, struct lead *l, int64_t now, bool *mine,
+                            bool *free_, stint_error *err)
 {
     if (leader_read(&w->c, l->out, err))
         return err->code;

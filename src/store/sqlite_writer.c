@@ -3,16 +3,16 @@
  * sqlite_writer.c - the one thread of a process that writes to a file.
  *
  * Handles put requests into a queue and wait.  The writer takes the write lock, then everything
- * that is queued by that time, runs it in one transaction, commits, and answers all of them: while one
- * commit is being synced, the next group gathers.
+ * that is queued by that time, runs it in one transaction, commits, and answers all of them: while
+ * one commit is being synced, the next group gathers.
  *
  *     QUEUED --lock taken--> BEGUN --committed or rolled back--> DONE
  *     QUEUED --its time is over--> withdrawn by its owner: EAGAIN, nothing was done
  *
  * Invariants:
  *   (1) a request is answered only after the commit that holds its writes;
- *   (2) a request that fails takes nothing with it: its group is rolled back and the requests run again, each
- *       in a transaction of its own (so `run` must be repeatable after `undo`);
+ *   (2) a request that fails takes nothing with it: its group is rolled back and the requests run
+ *       again, each in a transaction of its own (so `run` must be repeatable after `undo`);
  *   (3) a request that has nothing to write takes no lock (probe).
  *
  * Thread: the writer's own, except st_sq_submit.
@@ -24,7 +24,7 @@
 #include <string.h>
 
 #define GROUP_MAX 1024
-#define IDLE_MS 500
+#define IDLE_MS   500
 
 static void to_timespec(int64_t us, struct timespec *ts)
 {

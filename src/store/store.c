@@ -10,9 +10,9 @@
 #include <string.h>
 
 #define BATCH_MAX 1000000
-#define LIST_MAX 100000
+#define LIST_MAX  100000
 
-/* ---- names -------------------------------------------------------------------------------- */
+/* ---- names ------------------------------------------------------------------------------ */
 
 const char *st_cap_name(unsigned bit)
 {
@@ -41,9 +41,9 @@ const char *st_cap_name(unsigned bit)
 const char *st_refusal_name(enum st_refusal r)
 {
     static const char *const names[] = {
-        [ST_REFUSED_NOT] = "not refused",       [ST_REFUSED_UNKNOWN] = "unknown",
-        [ST_REFUSED_NOT_DUE] = "not due",       [ST_REFUSED_PAUSED] = "paused",
-        [ST_REFUSED_EXHAUSTED] = "exhausted",   [ST_REFUSED_HELD] = "held",
+        [ST_REFUSED_NOT] = "not refused",     [ST_REFUSED_UNKNOWN] = "unknown",
+        [ST_REFUSED_NOT_DUE] = "not due",     [ST_REFUSED_PAUSED] = "paused",
+        [ST_REFUSED_EXHAUSTED] = "exhausted", [ST_REFUSED_HELD] = "held",
         [ST_REFUSED_ENDED] = "ended",
     };
 
@@ -61,8 +61,8 @@ const char *st_outcome_name(enum st_outcome o)
     return (size_t)o < sizeof(names) / sizeof(names[0]) ? names[o] : "?";
 }
 
-const struct st_type_rule *st_rule_find(const struct st_type_rule *rules, size_t n, struct st_slice queue,
-                                        struct st_slice type)
+const struct st_type_rule *st_rule_find(const struct st_type_rule *rules, size_t n,
+                                        struct st_slice queue, struct st_slice type)
 {
     const struct st_type_rule *best = NULL;
     int best_rank = 0;
@@ -82,7 +82,7 @@ const struct st_type_rule *st_rule_find(const struct st_type_rule *rules, size_t
     return best;
 }
 
-/* ---- memory ------------------------------------------------------------------------------- */
+/* ---- memory ----------------------------------------------------------------------------- */
 
 void st_pruned_clear(struct st_pruned *p)
 {
@@ -99,7 +99,7 @@ void st_job_info_list_free(struct st_job_info *list, size_t n)
     free(list);
 }
 
-/* ---- checks ------------------------------------------------------------------------------- */
+/* ---- checks ----------------------------------------------------------------------------- */
 
 static stint_code text_check(struct st_slice s, size_t max, const char *what, stint_error *err)
 {
@@ -111,7 +111,8 @@ static stint_code text_check(struct st_slice s, size_t max, const char *what, st
 static stint_code batch_check(size_t n, const char *what, stint_error *err)
 {
     if (n > BATCH_MAX)
-        return st_fail(err, STINT_EINVAL, "too many %s at once: %zu, at most %d", what, n, BATCH_MAX);
+        return st_fail(err, STINT_EINVAL, "too many %s at once: %zu, at most %d", what, n,
+                       BATCH_MAX);
     return STINT_OK;
 }
 
@@ -135,7 +136,8 @@ static stint_code key_check(const struct st_store *s, const struct st_new_job *j
     return text_check(j->key, ST_KEY_MAX, "a unique key", err);
 }
 
-static stint_code new_job_check(const struct st_store *s, const struct st_new_job *j, stint_error *err)
+static stint_code new_job_check(const struct st_store *s, const struct st_new_job *j,
+                                stint_error *err)
 {
     stint_code code = text_check(j->id, ST_ID_MAX, "an id", err);
 
@@ -159,7 +161,8 @@ static stint_code new_job_check(const struct st_store *s, const struct st_new_jo
     return STINT_OK;
 }
 
-static stint_code claim_check(const struct st_store *s, const struct st_claim_req *req, stint_error *err)
+static stint_code claim_check(const struct st_store *s, const struct st_claim_req *req,
+                              stint_error *err)
 {
     stint_code code = text_check(req->worker, ST_ID_MAX, "a worker's id", err);
 
@@ -172,10 +175,10 @@ static stint_code claim_check(const struct st_store *s, const struct st_claim_re
     return code;
 }
 
-/* ---- calls -------------------------------------------------------------------------------- */
+/* ---- calls ------------------------------------------------------------------------------ */
 
-stint_code st_store_enqueue(struct st_store *s, int64_t now_us, const struct st_new_job *jobs, size_t n,
-                            struct st_enqueued *out, stint_error *err)
+stint_code st_store_enqueue(struct st_store *s, int64_t now_us, const struct st_new_job *jobs,
+                            size_t n, struct st_enqueued *out, stint_error *err)
 {
     stint_code code = batch_check(n, "jobs", err);
 
@@ -184,13 +187,15 @@ stint_code st_store_enqueue(struct st_store *s, int64_t now_us, const struct st_
     return code || n == 0 ? code : s->ops->enqueue(s, now_us, jobs, n, out, err);
 }
 
-stint_code st_store_enqueue_tx(struct st_store *s, void *conn, int64_t now_us, const struct st_new_job *jobs,
-                               size_t n, struct st_enqueued *out, stint_error *err)
+stint_code st_store_enqueue_tx(struct st_store *s, void *conn, int64_t now_us,
+                               const struct st_new_job *jobs, size_t n, struct st_enqueued *out,
+                               stint_error *err)
 {
     stint_code code = batch_check(n, "jobs", err);
 
     if (!s->ops->enqueue_tx || !(s->ops->caps & ST_CAP_USER_TX))
-        return st_fail(err, STINT_EINVAL, "the %s store cannot add jobs in somebody's own transaction", s->ops->name);
+        return st_fail(err, STINT_EINVAL,
+                       "the %s store cannot add jobs in somebody's own transaction", s->ops->name);
     for (size_t i = 0; !code && i < n; i++)
         code = new_job_check(s, &jobs[i], err);
     return code || n == 0 ? code : s->ops->enqueue_tx(s, conn, now_us, jobs, n, out, err);
@@ -249,7 +254,8 @@ stint_code st_store_acquire(struct st_store *s, struct st_slice id, const struct
     return code ? code : s->ops->acquire(s, id, req, out, why, err);
 }
 
-stint_code st_store_renew(struct st_store *s, int64_t now_us, struct st_renew *items, size_t n, stint_error *err)
+stint_code st_store_renew(struct st_store *s, int64_t now_us, struct st_renew *items, size_t n,
+                          stint_error *err)
 {
     stint_code code = batch_check(n, "leases", err);
 
@@ -258,25 +264,27 @@ stint_code st_store_renew(struct st_store *s, int64_t now_us, struct st_renew *i
     return code || n == 0 ? code : s->ops->renew(s, now_us, items, n, err);
 }
 
-stint_code st_store_finish(struct st_store *s, int64_t now_us, struct st_finish *items, size_t n, stint_error *err)
+stint_code st_store_finish(struct st_store *s, int64_t now_us, struct st_finish *items, size_t n,
+                           stint_error *err)
 {
     stint_code code = finish_check(items, n, err);
 
     return code || n == 0 ? code : s->ops->finish(s, now_us, items, n, err);
 }
 
-stint_code st_store_transact(struct st_store *s, int64_t now_us, const struct st_hold *hold, st_tx_fn fn, void *arg,
-                             struct st_finish *fin, stint_error *err)
+stint_code st_store_transact(struct st_store *s, int64_t now_us, const struct st_hold *hold,
+                             st_tx_fn fn, void *arg, struct st_finish *fin, stint_error *err)
 {
     stint_code code = text_check(hold->id, ST_ID_MAX, "an id", err);
 
     if (!s->ops->transact)
-        return st_fail(err, STINT_EINVAL, "the %s store has no transactions for handlers", s->ops->name);
+        return st_fail(err, STINT_EINVAL, "the %s store has no transactions for handlers",
+                       s->ops->name);
     return code ? code : s->ops->transact(s, now_us, hold, fn, arg, fin, err);
 }
 
-stint_code st_store_reap(struct st_store *s, int64_t now_us, struct st_slice me, struct st_reaped *out,
-                         size_t max, size_t *n_out, stint_error *err)
+stint_code st_store_reap(struct st_store *s, int64_t now_us, struct st_slice me,
+                         struct st_reaped *out, size_t max, size_t *n_out, stint_error *err)
 {
     stint_code code = batch_check(max, "jobs", err);
 
@@ -285,7 +293,8 @@ stint_code st_store_reap(struct st_store *s, int64_t now_us, struct st_slice me,
 }
 
 stint_code st_store_disown(struct st_store *s, int64_t now_us, struct st_slice worker,
-                           const struct st_slice *known, size_t n, size_t *n_given, stint_error *err)
+                           const struct st_slice *known, size_t n, size_t *n_given,
+                           stint_error *err)
 {
     stint_code code = text_check(worker, ST_ID_MAX, "a worker's id", err);
 
@@ -320,8 +329,8 @@ stint_code st_store_retry(struct st_store *s, int64_t now_us, const struct st_sl
     return code || n == 0 ? code : s->ops->retry(s, now_us, ids, n, verdicts, err);
 }
 
-stint_code st_store_discard(struct st_store *s, const struct st_slice *ids, size_t n, stint_code *verdicts,
-                            struct st_pruned *out, stint_error *err)
+stint_code st_store_discard(struct st_store *s, const struct st_slice *ids, size_t n,
+                            stint_code *verdicts, struct st_pruned *out, stint_error *err)
 {
     stint_code code = ids_check(ids, n, err);
 
@@ -329,14 +338,16 @@ stint_code st_store_discard(struct st_store *s, const struct st_slice *ids, size
     return code || n == 0 ? code : s->ops->discard(s, ids, n, verdicts, out, err);
 }
 
-stint_code st_store_pause(struct st_store *s, int64_t now_us, struct st_slice queue, bool paused, stint_error *err)
+stint_code st_store_pause(struct st_store *s, int64_t now_us, struct st_slice queue, bool paused,
+                          stint_error *err)
 {
     stint_code code = text_check(queue, ST_NAME_MAX, "a queue", err);
 
     return code ? code : s->ops->pause(s, now_us, queue, paused, err);
 }
 
-stint_code st_store_get(struct st_store *s, int64_t now_us, struct st_slice id, struct st_job_info *out, stint_error *err)
+stint_code st_store_get(struct st_store *s, int64_t now_us, struct st_slice id,
+                        struct st_job_info *out, stint_error *err)
 {
     stint_code code = text_check(id, ST_ID_MAX, "an id", err);
 
@@ -344,8 +355,8 @@ stint_code st_store_get(struct st_store *s, int64_t now_us, struct st_slice id, 
     return code ? code : s->ops->get(s, now_us, id, out, err);
 }
 
-stint_code st_store_list(struct st_store *s, const struct st_list_req *req, struct st_job_info **out,
-                         size_t *n_out, uint64_t *next, stint_error *err)
+stint_code st_store_list(struct st_store *s, const struct st_list_req *req,
+                         struct st_job_info **out, size_t *n_out, uint64_t *next, stint_error *err)
 {
     uint64_t after = 0; /* next may be &req->after */
     stint_code code;
@@ -359,7 +370,8 @@ stint_code st_store_list(struct st_store *s, const struct st_list_req *req, stru
     return code;
 }
 
-stint_code st_store_queues(struct st_store *s, int64_t now_us, struct st_queue_info **out, size_t *n_out, stint_error *err)
+stint_code st_store_queues(struct st_store *s, int64_t now_us, struct st_queue_info **out,
+                           size_t *n_out, stint_error *err)
 {
     *out = NULL;
     *n_out = 0;
@@ -372,7 +384,8 @@ stint_code st_store_next_due(struct st_store *s, int64_t now_us, int64_t *due_us
     return s->ops->next_due(s, now_us, due_us, err);
 }
 
-stint_code st_store_prune(struct st_store *s, const struct st_prune_req *req, struct st_pruned *out, stint_error *err)
+stint_code st_store_prune(struct st_store *s, const struct st_prune_req *req, struct st_pruned *out,
+                          stint_error *err)
 {
     memset(out, 0, sizeof(*out));
     if (req->limit == 0 || req->limit > BATCH_MAX)
@@ -380,29 +393,34 @@ stint_code st_store_prune(struct st_store *s, const struct st_prune_req *req, st
     return s->ops->prune(s, req, out, err);
 }
 
-stint_code st_store_worker_beat(struct st_store *s, int64_t now_us, const struct st_worker_info *w, stint_error *err)
+stint_code st_store_worker_beat(struct st_store *s, int64_t now_us, const struct st_worker_info *w,
+                                stint_error *err)
 {
     stint_code code = text_check(st_slice_cstr(w->id), ST_ID_MAX, "a worker's id", err);
 
     return code ? code : s->ops->worker_beat(s, now_us, w, err);
 }
 
-stint_code st_store_worker_list(struct st_store *s, struct st_worker_info **out, size_t *n_out, stint_error *err)
+stint_code st_store_worker_list(struct st_store *s, struct st_worker_info **out, size_t *n_out,
+                                stint_error *err)
 {
     *out = NULL;
     *n_out = 0;
     return s->ops->worker_list(s, out, n_out, err);
 }
 
-stint_code st_store_worker_remove(struct st_store *s, int64_t now_us, struct st_slice id, bool expire_leases,
-                                  int64_t epoch, int64_t if_beat_us, stint_error *err)
+stint_code st_store_worker_remove(struct st_store *s, int64_t now_us, struct st_slice id,
+                                  bool expire_leases, int64_t epoch, int64_t if_beat_us,
+                                  stint_error *err)
 {
     stint_code code = text_check(id, ST_ID_MAX, "a worker's id", err);
 
-    return code ? code : s->ops->worker_remove(s, now_us, id, expire_leases, epoch, if_beat_us, err);
+    return code ? code
+                : s->ops->worker_remove(s, now_us, id, expire_leases, epoch, if_beat_us, err);
 }
 
-stint_code st_store_lead(struct st_store *s, const struct st_lead_req *req, struct st_lead *out, stint_error *err)
+stint_code st_store_lead(struct st_store *s, const struct st_lead_req *req, struct st_lead *out,
+                         stint_error *err)
 {
     stint_code code = text_check(req->worker, ST_ID_MAX, "a worker's id", err);
 
@@ -428,7 +446,8 @@ stint_code st_store_schema(struct st_store *s, bool up, struct st_schema *out, s
     return s->ops->schema(s, up, out, err);
 }
 
-stint_code st_store_backup(struct st_store *s, const char *path, st_progress_fn progress, void *arg, stint_error *err)
+stint_code st_store_backup(struct st_store *s, const char *path, st_progress_fn progress, void *arg,
+                           stint_error *err)
 {
     if (!path || !*path)
         return st_fail(err, STINT_EINVAL, "a backup needs the path of a new file");
@@ -456,7 +475,7 @@ void st_store_close(struct st_store *s)
         s->ops->close(s);
 }
 
-/* ---- opening ------------------------------------------------------------------------------ */
+/* ---- opening ---------------------------------------------------------------------------- */
 
 stint_code st_store_open(const char *url, const struct st_store_open *opt, struct st_store **out,
                          stint_error *err)

@@ -32,23 +32,24 @@ static stint_code traced(const char *op, size_t n, int64_t began_us, stint_code 
 }
 
 /* Calls the real store's op with the arguments that follow, measures, logs `count` afterwards. */
-#define CALL(op, count, ...)                                                                      \
-    do {                                                                                          \
-        struct st_store *real = real_of(s);                                                       \
-        const int64_t began_us = st_clock_mono_us();                                              \
-        const stint_code code = real->ops->op(real, __VA_ARGS__);                                 \
-                                                                                                  \
-        return traced(#op, (count), began_us, code);                                              \
+#define CALL(op, count, ...)                                                                       \
+    do {                                                                                           \
+        struct st_store *real = real_of(s);                                                        \
+        const int64_t began_us = st_clock_mono_us();                                               \
+        const stint_code code = real->ops->op(real, __VA_ARGS__);                                  \
+                                                                                                   \
+        return traced(#op, (count), began_us, code);                                               \
     } while (0)
 
-static stint_code t_enqueue(struct st_store *s, int64_t now_us, const struct st_new_job *jobs, size_t n,
-                            struct st_enqueued *out, stint_error *err)
+static stint_code t_enqueue(struct st_store *s, int64_t now_us, const struct st_new_job *jobs,
+                            size_t n, struct st_enqueued *out, stint_error *err)
 {
     CALL(enqueue, n, now_us, jobs, n, out, err);
 }
 
-static stint_code t_enqueue_tx(struct st_store *s, void *conn, int64_t now_us, const struct st_new_job *jobs,
-                               size_t n, struct st_enqueued *out, stint_error *err)
+static stint_code t_enqueue_tx(struct st_store *s, void *conn, int64_t now_us,
+                               const struct st_new_job *jobs, size_t n, struct st_enqueued *out,
+                               stint_error *err)
 {
     CALL(enqueue_tx, n, conn, now_us, jobs, n, out, err);
 }
@@ -84,20 +85,21 @@ static stint_code t_finish(struct st_store *s, int64_t now_us, struct st_finish 
     CALL(finish, n, now_us, items, n, err);
 }
 
-static stint_code t_transact(struct st_store *s, int64_t now_us, const struct st_hold *hold, st_tx_fn fn,
-                             void *arg, struct st_finish *fin, stint_error *err)
+static stint_code t_transact(struct st_store *s, int64_t now_us, const struct st_hold *hold,
+                             st_tx_fn fn, void *arg, struct st_finish *fin, stint_error *err)
 {
     CALL(transact, 1, now_us, hold, fn, arg, fin, err);
 }
 
-static stint_code t_reap(struct st_store *s, int64_t now_us, struct st_slice me, struct st_reaped *out,
-                         size_t max, size_t *n_out, stint_error *err)
+static stint_code t_reap(struct st_store *s, int64_t now_us, struct st_slice me,
+                         struct st_reaped *out, size_t max, size_t *n_out, stint_error *err)
 {
     CALL(reap, *n_out, now_us, me, out, max, n_out, err);
 }
 
 static stint_code t_disown(struct st_store *s, int64_t now_us, struct st_slice worker,
-                           const struct st_slice *known, size_t n, size_t *n_given, stint_error *err)
+                           const struct st_slice *known, size_t n, size_t *n_given,
+                           stint_error *err)
 {
     CALL(disown, *n_given, now_us, worker, known, n, n_given, err);
 }
@@ -132,20 +134,20 @@ static stint_code t_pause(struct st_store *s, int64_t now_us, struct st_slice qu
     CALL(pause, 1, now_us, queue, paused, err);
 }
 
-static stint_code t_get(struct st_store *s, int64_t now_us, struct st_slice id, struct st_job_info *out,
-                        stint_error *err)
+static stint_code t_get(struct st_store *s, int64_t now_us, struct st_slice id,
+                        struct st_job_info *out, stint_error *err)
 {
     CALL(get, 1, now_us, id, out, err);
 }
 
-static stint_code t_list(struct st_store *s, const struct st_list_req *req, struct st_job_info **out,
-                         size_t *n_out, uint64_t *next, stint_error *err)
+static stint_code t_list(struct st_store *s, const struct st_list_req *req,
+                         struct st_job_info **out, size_t *n_out, uint64_t *next, stint_error *err)
 {
     CALL(list, *n_out, req, out, n_out, next, err);
 }
 
-static stint_code t_queues(struct st_store *s, int64_t now_us, struct st_queue_info **out, size_t *n_out,
-                           stint_error *err)
+static stint_code t_queues(struct st_store *s, int64_t now_us, struct st_queue_info **out,
+                           size_t *n_out, stint_error *err)
 {
     CALL(queues, *n_out, now_us, out, n_out, err);
 }

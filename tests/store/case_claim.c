@@ -29,7 +29,7 @@ static void add(struct t *t, struct st_store *s, const char *type, const char *q
     test_add(t, s, T0, j);
 }
 
-/* ---- order -------------------------------------------------------------------------------------- */
+/* ---- order ------------------------------------------------------------------------------ */
 
 TEST(higher_priorities_come_first)
 {
@@ -90,10 +90,10 @@ TEST(a_batch_over_many_types_is_in_order)
     for (size_t i = 1; i < n; i++) {
         const struct st_job *a = jobs[i - 1], *b = jobs[i];
 
-        assert_true(a->priority > b->priority ||
-                    (a->priority == b->priority &&
-                     (a->due_us < b->due_us ||
-                      (a->due_us == b->due_us && strcmp(a->id, b->id) < 0))));
+        assert_true(
+            a->priority > b->priority ||
+            (a->priority == b->priority &&
+             (a->due_us < b->due_us || (a->due_us == b->due_us && strcmp(a->id, b->id) < 0))));
     }
     for (size_t i = 0; i < n; i++)
         st_job_free(jobs[i]);
@@ -169,7 +169,7 @@ TEST(all_queues_are_one_when_none_is_named)
     order_is(t, s, T0, "b c a");
 }
 
-/* ---- types -------------------------------------------------------------------------------------- */
+/* ---- types ------------------------------------------------------------------------------ */
 
 static const struct st_policy quick = {.max_attempts = 7, .timeout_us = 4 * SEC, .multiplier = 1};
 static const struct st_policy slow = {.max_attempts = 2, .timeout_us = 9 * SEC, .multiplier = 1};
@@ -320,7 +320,7 @@ TEST(the_types_values_are_kept_with_the_claim)
     st_job_info_clear(&i);
 }
 
-/* ---- due ---------------------------------------------------------------------------------------- */
+/* ---- due -------------------------------------------------------------------------------- */
 
 TEST(a_job_is_not_given_before_it_is_due)
 {
@@ -398,7 +398,7 @@ TEST(next_due_is_the_earliest_job_still_to_come)
     assert_int_equal(due, T0 + 4 * SEC);
 }
 
-/* ---- what a claim writes -------------------------------------------------------------------------- */
+/* ---- what a claim writes ---------------------------------------------------------------- */
 
 TEST(a_claimed_job_carries_all_it_needs)
 {
@@ -485,7 +485,8 @@ TEST(a_job_is_given_once)
     job = test_claim(t, s, T0, 10 * SEC);
     assert_non_null(job);
     assert_null(test_claim_as(t, other, T0, 10 * SEC, "w2"));
-    assert_null(test_claim_as(t, other, T0 + 99 * SEC, 10 * SEC, "w2")); /* expired: to be reaped first */
+    assert_null(
+        test_claim_as(t, other, T0 + 99 * SEC, 10 * SEC, "w2")); /* expired: to be reaped first */
     st_job_free(job);
 }
 
@@ -502,7 +503,7 @@ TEST(a_claim_gives_at_most_n)
     assert_int_equal(test_claim_count(s, &req), 0);
 }
 
-/* ---- pause -------------------------------------------------------------------------------------- */
+/* ---- pause ------------------------------------------------------------------------------ */
 
 TEST(a_paused_queue_gives_nothing_until_it_is_resumed)
 {

@@ -6,7 +6,7 @@
 
 #include <pthread.h>
 
-/* ---- ids --------------------------------------------------------------------------------------- */
+/* ---- ids -------------------------------------------------------------------------------- */
 
 TEST(an_enqueued_job_is_there_as_it_was_given)
 {
@@ -131,7 +131,7 @@ TEST(an_id_may_be_any_text_up_to_128_bytes)
     assert_int_equal(test_shown(s, T0, "a/b %2e' \xc3\xa9"), ST_SHOW_PENDING);
 }
 
-/* ---- batches ------------------------------------------------------------------------------------ */
+/* ---- batches ---------------------------------------------------------------------------- */
 
 TEST(a_batch_is_added_whole)
 {
@@ -199,7 +199,7 @@ TEST(wrong_arguments_are_refused_before_anything_is_written)
     assert_int_equal(test_count(s, T0, "default", ST_SHOW_PENDING), -1); /* no such queue yet */
 }
 
-/* ---- payloads ----------------------------------------------------------------------------------- */
+/* ---- payloads --------------------------------------------------------------------------- */
 
 static void payload_survives(struct t *t, struct st_store *s, struct st_slice payload)
 {
@@ -246,7 +246,7 @@ TEST(a_payload_of_1_mib_survives)
     free(big);
 }
 
-/* ---- unique keys ---------------------------------------------------------------------------------- */
+/* ---- unique keys ------------------------------------------------------------------------ */
 
 static struct st_new_job keyed(struct t *t, const char *key, enum st_unique unique)
 {
@@ -259,7 +259,8 @@ static struct st_new_job keyed(struct t *t, const char *key, enum st_unique uniq
 }
 
 /* Enqueues; true if it was a duplicate of `holder`. */
-static bool is_duplicate_of(struct st_store *s, int64_t now, struct st_new_job j, const char *holder)
+static bool is_duplicate_of(struct st_store *s, int64_t now, struct st_new_job j,
+                            const char *holder)
 {
     struct st_enqueued out;
 
@@ -320,7 +321,8 @@ TEST(a_window_key_is_held_for_its_time_whatever_becomes_of_the_job)
 TEST(a_key_held_for_ever_stays_held_after_its_job_was_removed)
 {
     struct st_store *s = test_store(t);
-    struct st_prune_req req = {.now_us = T0 + 100 * SEC, .keep = {.succeeded_us = SEC}, .limit = 10};
+    struct st_prune_req req = {
+        .now_us = T0 + 100 * SEC, .keep = {.succeeded_us = SEC}, .limit = 10};
     struct st_pruned pruned;
     const char *a;
 

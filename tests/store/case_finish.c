@@ -21,7 +21,7 @@ static struct st_renew renewal(const struct st_job *job)
                              .cancel = true};
 }
 
-/* ---- the fence ---------------------------------------------------------------------------------- */
+/* ---- the fence -------------------------------------------------------------------------- */
 
 TEST(the_fence_grows_with_every_claim_and_is_never_given_back)
 {
@@ -146,7 +146,7 @@ TEST(a_batch_has_a_verdict_for_each_job)
     st_job_free(c);
 }
 
-/* ---- outcomes ------------------------------------------------------------------------------------- */
+/* ---- outcomes --------------------------------------------------------------------------- */
 
 TEST(success_keeps_the_result_byte_for_byte)
 {
@@ -395,9 +395,10 @@ TEST(cancelled_is_an_outcome)
     st_job_free(job);
 }
 
-/* ---- repeating ---------------------------------------------------------------------------------- */
+/* ---- repeating -------------------------------------------------------------------------- */
 
-static void repeat_is_ok(struct t *t, struct st_store *s, enum st_outcome outcome, enum st_state state)
+static void repeat_is_ok(struct t *t, struct st_store *s, enum st_outcome outcome,
+                         enum st_state state)
 {
     struct st_job *job = held(t, s);
     struct st_finish f = test_fin(job, outcome);
@@ -480,7 +481,7 @@ TEST(repeating_what_a_cancel_request_turned_into_cancelled_answers_ok)
     st_job_free(job);
 }
 
-/* ---- renew ---------------------------------------------------------------------------------------- */
+/* ---- renew ------------------------------------------------------------------------------ */
 
 TEST(renew_moves_the_lease)
 {
@@ -562,7 +563,7 @@ TEST(a_late_renew_is_accepted_while_its_fence_matches)
     st_job_free(job);
 }
 
-/* ---- exchange --------------------------------------------------------------------------------------- */
+/* ---- exchange --------------------------------------------------------------------------- */
 
 TEST(exchange_finishes_and_claims)
 {

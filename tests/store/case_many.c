@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
-/* ---- two processes ---------------------------------------------------------------------------------- */
+/* ---- two processes ---------------------------------------------------------------------- */
 
 enum { MANY = 2000, BATCH = 37 };
 
@@ -83,7 +83,7 @@ static int by_id(const void *a, const void *b)
 
 static void no_double(int fd)
 {
-    char (*ids)[ST_ID_MAX + 1] = calloc(MANY + 1, sizeof(*ids));
+    char(*ids)[ST_ID_MAX + 1] = calloc(MANY + 1, sizeof(*ids));
     char *at = (char *)ids;
     size_t got = 0;
     ssize_t n;
@@ -127,8 +127,11 @@ static int enqueue_run(struct st_store *s, void *arg)
     struct st_enqueued out;
 
     for (int i = 0; i < *(int *)arg; i++) {
-        struct st_new_job j = {.type = S("mail"), .queue = S("default"), .payload = S("{}"),
-                               .max_attempts = -1, .timeout_us = -1};
+        struct st_new_job j = {.type = S("mail"),
+                               .queue = S("default"),
+                               .payload = S("{}"),
+                               .max_attempts = -1,
+                               .timeout_us = -1};
 
         st_id_new(id);
         j.id = S(id);
@@ -154,7 +157,7 @@ TEST(a_second_process_may_enqueue_while_jobs_are_worked_on)
     assert_int_equal(total, 200);
 }
 
-/* ---- waiting ---------------------------------------------------------------------------------------- */
+/* ---- waiting ---------------------------------------------------------------------------- */
 
 /* Waits until a wait comes back without news: what happened before is used up. */
 static void settle(struct st_store *s)
@@ -187,7 +190,8 @@ TEST(wait_is_woken_by_another_process)
     assert_int_equal(pipe(c.gate), 0);
     pid = test_fork(t, enqueue_at_gate, &c);
     s = test_store(t);
-    test_enqueue(t, s, "first"); /* the other process has nothing left to set up that could wake us */
+    test_enqueue(t, s,
+                 "first"); /* the other process has nothing left to set up that could wake us */
     settle(s);
     began = st_clock_mono_us();
     close(c.gate[1]);
@@ -247,7 +251,7 @@ TEST(interrupt_makes_the_next_wait_return_at_once)
     assert_true(woken || st_clock_mono_us() - began >= 20 * ST_MS);
 }
 
-/* ---- threads ---------------------------------------------------------------------------------------- */
+/* ---- threads ---------------------------------------------------------------------------- */
 
 struct hand {
     struct st_store *s;

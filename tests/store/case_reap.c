@@ -26,7 +26,7 @@ static struct st_job *claim_by(struct st_store *s, int64_t now, const char *work
     return job;
 }
 
-/* ---- running -------------------------------------------------------------------------------------- */
+/* ---- running ---------------------------------------------------------------------------- */
 
 TEST(a_running_job_is_reaped_when_its_lease_has_expired_and_not_before)
 {
@@ -171,7 +171,7 @@ TEST(reaping_is_in_batches_oldest_first)
     assert_int_equal(test_reap(s, T0 + 60 * SEC, "w2", r, 5), 2);
 }
 
-/* ---- prefetched ----------------------------------------------------------------------------------- */
+/* ---- prefetched ------------------------------------------------------------------------- */
 
 TEST(a_reaped_prefetched_job_is_not_charged)
 {
@@ -251,7 +251,7 @@ TEST(a_reaped_job_that_was_asked_to_stop_is_cancelled)
     st_job_free(b);
 }
 
-/* ---- disown --------------------------------------------------------------------------------------- */
+/* ---- disown ----------------------------------------------------------------------------- */
 
 TEST(disown_gives_back_what_the_worker_does_not_know)
 {
@@ -286,7 +286,7 @@ TEST(disown_gives_back_what_the_worker_does_not_know)
     st_job_free(other);
 }
 
-/* ---- acquire -------------------------------------------------------------------------------------- */
+/* ---- acquire ---------------------------------------------------------------------------- */
 
 static stint_code acquire(struct st_store *s, int64_t now, const char *id, struct st_job **out,
                           enum st_refusal *why)

@@ -4,7 +4,7 @@
  */
 #include "suite.h"
 
-/* ---- cancel -------------------------------------------------------------------------------------- */
+/* ---- cancel ----------------------------------------------------------------------------- */
 
 TEST(a_waiting_job_is_cancelled_at_once)
 {
@@ -126,7 +126,7 @@ TEST(many_are_cancelled_with_a_verdict_each)
     assert_int_equal(test_count(s, T0, "default", ST_SHOW_CANCELLED), 2);
 }
 
-/* ---- retry --------------------------------------------------------------------------------------- */
+/* ---- retry ------------------------------------------------------------------------------ */
 
 TEST(a_failed_job_is_revived_with_a_new_budget)
 {
@@ -212,7 +212,7 @@ TEST(revival_takes_the_active_key_again_or_is_refused)
     assert_string_equal(out.id, j.id.p);
 }
 
-/* ---- discard ------------------------------------------------------------------------------------- */
+/* ---- discard ---------------------------------------------------------------------------- */
 
 TEST(discard_removes_ended_jobs_and_names_their_files)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sqlite_kit.h - what the tests of the SQLite store alone share: a directory, files, raw connections.
+ * sqlite_kit.h - what the tests of the SQLite store alone share: a directory, files, raw
+ * connections.
  */
 #ifndef ST_TESTS_STORE_SQLITE_KIT_H
 #define ST_TESTS_STORE_SQLITE_KIT_H
@@ -22,9 +23,9 @@
 
 #include "store/sqlite_int.h"
 
-#define SEC ST_SEC
-#define T0 ((int64_t)1700000000 * ST_SEC)
-#define S(text) st_slice_cstr(text)
+#define SEC      ST_SEC
+#define T0       ((int64_t)1700000000 * ST_SEC)
+#define S(text)  st_slice_cstr(text)
 #define OK(call) assert_int_equal((call), STINT_OK)
 
 static char kit_dir[64];
@@ -34,7 +35,8 @@ static char kit_path[96]; /* of the store */
 static inline int kit_setup(void **state)
 {
     (void)state;
-    strcpy(kit_dir, access("/dev/shm", W_OK) == 0 ? "/dev/shm/stint-test-XXXXXX" : "/tmp/stint-test-XXXXXX");
+    strcpy(kit_dir,
+           access("/dev/shm", W_OK) == 0 ? "/dev/shm/stint-test-XXXXXX" : "/tmp/stint-test-XXXXXX");
     assert_non_null(mkdtemp(kit_dir));
     snprintf(kit_path, sizeof(kit_path), "%s/stint.db", kit_dir);
     return 0;
@@ -51,7 +53,8 @@ static inline int kit_teardown(void **state)
 
 #define KIT_TEST(fn) cmocka_unit_test_setup_teardown(fn, kit_setup, kit_teardown)
 
-static inline stint_code kit_try(const struct st_store_open *opt, struct st_store **s, stint_error *err)
+static inline stint_code kit_try(const struct st_store_open *opt, struct st_store **s,
+                                 stint_error *err)
 {
     memset(err, 0, sizeof(*err));
     return st_store_sqlite_open(kit_path, opt, s, err);
@@ -83,16 +86,20 @@ static inline void kit_refused(const struct st_store_open *opt, stint_code code,
 
 static inline stint_code kit_add(struct st_store *s, const char *id, stint_error *err)
 {
-    struct st_new_job j = {.id = S(id), .type = S("mail"), .queue = S("default"), .payload = S("{}"),
-                           .max_attempts = -1, .timeout_us = -1};
+    struct st_new_job j = {.id = S(id),
+                           .type = S("mail"),
+                           .queue = S("default"),
+                           .payload = S("{}"),
+                           .max_attempts = -1,
+                           .timeout_us = -1};
     struct st_enqueued out;
 
     return st_store_enqueue(s, T0, &j, 1, &out, err);
 }
 
 /* Adds n jobs in batches; ids are prefix-0, prefix-1, ... */
-static inline void kit_fill(struct st_store *s, const char *prefix, const char *queue, const char *type,
-                            size_t n, int64_t due)
+static inline void kit_fill(struct st_store *s, const char *prefix, const char *queue,
+                            const char *type, size_t n, int64_t due)
 {
     static struct st_new_job jobs[500];
     static struct st_enqueued out[500];
@@ -101,8 +108,12 @@ static inline void kit_fill(struct st_store *s, const char *prefix, const char *
 
     for (size_t i = 0; i < n; i++) {
         snprintf(ids[k], sizeof(ids[k]), "%s-%zu", prefix, i);
-        jobs[k] = (struct st_new_job){.id = S(ids[k]), .type = S(type), .queue = S(queue),
-                                      .payload = S("{}"), .due_us = due, .max_attempts = -1,
+        jobs[k] = (struct st_new_job){.id = S(ids[k]),
+                                      .type = S(type),
+                                      .queue = S(queue),
+                                      .payload = S("{}"),
+                                      .due_us = due,
+                                      .max_attempts = -1,
                                       .timeout_us = -1};
         if (++k == 500 || i + 1 == n) {
             OK(st_store_enqueue(s, T0, jobs, k, out, NULL));

@@ -2,8 +2,8 @@
  *
  * suite.c - runs every case on every backend.
  *
- * A new store is done when it has a line in `backends` and this program passes.  What a store cannot do is
- * left out by its capability bits, and named at the end.
+ * A new store is done when it has a line in `backends` and this program passes.  What a store
+ * cannot do is left out by its capability bits, and named at the end.
  */
 #include "suite.h"
 
@@ -21,13 +21,14 @@ void test_register(struct test_case *c)
     n_cases++;
 }
 
-/* ---- backends ------------------------------------------------------------------------------- */
+/* ---- backends --------------------------------------------------------------------------- */
 
 static void sqlite_fresh(struct t *t)
 {
     const char *tmp = getenv("TMPDIR");
 
-    if (!tmp) /* in memory where there is such a place: thousands of commits wait for the disk otherwise */
+    if (!tmp) /* in memory where there is such a place: thousands of commits wait for the disk
+                 otherwise */
         tmp = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
     snprintf(t->dir, sizeof(t->dir), "%s/stint-suite-XXXXXX", tmp);
     assert_non_null(mkdtemp(t->dir));
@@ -51,7 +52,7 @@ static const struct backend backends[] = {
 };
 #define BACKENDS (sizeof(backends) / sizeof(backends[0]))
 
-/* ---- what was left out ------------------------------------------------------------------------ */
+/* ---- what was left out ------------------------------------------------------------------ */
 
 static char gated[4096];
 
@@ -63,7 +64,7 @@ void test_gated(struct t *t, unsigned cap)
              st_cap_name(cap), t->name);
 }
 
-/* ---- handles ---------------------------------------------------------------------------------- */
+/* ---- handles ---------------------------------------------------------------------------- */
 
 struct st_store *test_store(struct t *t)
 {
@@ -86,7 +87,7 @@ void test_close(struct t *t, struct st_store *s)
     st_store_close(s);
 }
 
-/* ---- jobs ------------------------------------------------------------------------------------- */
+/* ---- jobs ------------------------------------------------------------------------------- */
 
 #define IDS_MAX 40000
 
@@ -202,7 +203,7 @@ stint_code test_finish(struct st_store *s, int64_t now, const struct st_job *job
     return test_finish_item(s, now, &f);
 }
 
-/* ---- looking ---------------------------------------------------------------------------------- */
+/* ---- looking ---------------------------------------------------------------------------- */
 
 struct st_job_info test_get(struct st_store *s, int64_t now, const char *id)
 {
@@ -265,7 +266,7 @@ size_t test_reap(struct st_store *s, int64_t now, const char *me, struct st_reap
     return n;
 }
 
-/* ---- other processes ---------------------------------------------------------------------------- */
+/* ---- other processes -------------------------------------------------------------------- */
 
 int test_fork(struct t *t, int (*fn)(struct st_store *s, void *arg), void *arg)
 {
@@ -297,7 +298,7 @@ int test_join(int pid)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* ---- running ------------------------------------------------------------------------------------ */
+/* ---- running ---------------------------------------------------------------------------- */
 
 struct run {
     const struct backend *backend;
@@ -346,7 +347,7 @@ int main(int argc, char **argv)
     const size_t n = n_cases * BACKENDS;
     struct CMUnitTest *tests = calloc(n, sizeof(*tests));
     struct run *runs = calloc(n, sizeof(*runs));
-    char (*names)[160] = calloc(n, sizeof(*names));
+    char(*names)[160] = calloc(n, sizeof(*names));
     size_t at = 0;
     int failed;
 

@@ -2,8 +2,9 @@
  *
  * suite.h - the conformance suite's own tools.
  *
- * A case is written once, against store.h alone, and runs on every backend of the table in suite.c, each time
- * on a fresh store.  Clocks are arguments: T0 is now, T0 + 5 * SEC is five seconds later, nothing sleeps.
+ * A case is written once, against store.h alone, and runs on every backend of the table in suite.c,
+ * each time on a fresh store.  Clocks are arguments: T0 is now, T0 + 5 * SEC is five seconds later,
+ * nothing sleeps.
  */
 #ifndef ST_TESTS_STORE_SUITE_H
 #define ST_TESTS_STORE_SUITE_H
@@ -21,8 +22,8 @@
 
 #include "store/store.h"
 
-#define SEC ST_SEC
-#define T0 ((int64_t)1700000000 * ST_SEC)
+#define SEC     ST_SEC
+#define T0      ((int64_t)1700000000 * ST_SEC)
 #define S(text) st_slice_cstr(text)
 
 struct t;
@@ -36,7 +37,7 @@ struct backend {
 
 struct t {
     const struct backend *backend;
-    const char *name;     /* of the case */
+    const char *name; /* of the case */
     char url[512];
     char dir[256];
     struct st_store *stores[32];
@@ -53,13 +54,13 @@ struct test_case {
 void test_register(struct test_case *c);
 
 /* Defines a case and makes it known. */
-#define TEST(id)                                                                                  \
-    static void id(struct t *t);                                                                  \
-    __attribute__((constructor)) static void register_##id(void)                                  \
-    {                                                                                             \
-        static struct test_case c = {#id, id, NULL};                                              \
-        test_register(&c);                                                                        \
-    }                                                                                             \
+#define TEST(id)                                                                                   \
+    static void id(struct t *t);                                                                   \
+    __attribute__((constructor)) static void register_##id(void)                                   \
+    {                                                                                              \
+        static struct test_case c = {#id, id, NULL};                                               \
+        test_register(&c);                                                                         \
+    }                                                                                              \
     static void id(struct t *t)
 
 #define OK(call) assert_int_equal((call), STINT_OK)
@@ -69,16 +70,16 @@ struct st_store *test_store(struct t *t);
 void test_close(struct t *t, struct st_store *s); /* earlier than that */
 
 /* Goes on only if the store has the capability; else says what was left out, and leaves. */
-#define NEEDS(t, s, cap)                                                                          \
-    do {                                                                                          \
-        if (!((s)->ops->caps & (cap))) {                                                          \
-            test_gated((t), (cap));                                                               \
-            return;                                                                               \
-        }                                                                                         \
+#define NEEDS(t, s, cap)                                                                           \
+    do {                                                                                           \
+        if (!((s)->ops->caps & (cap))) {                                                           \
+            test_gated((t), (cap));                                                                \
+            return;                                                                                \
+        }                                                                                          \
     } while (0)
 void test_gated(struct t *t, unsigned cap);
 
-/* ---- jobs ----------------------------------------------------------------------------------- */
+/* ---- jobs ------------------------------------------------------------------------------- */
 
 /* A new id that lives as long as the case. */
 const char *test_id(struct t *t);
@@ -101,22 +102,25 @@ size_t test_claim_count(struct st_store *s, const struct st_claim_req *req);
 
 struct st_finish test_fin(const struct st_job *job, enum st_outcome outcome);
 /* Writes one outcome and gives the verdict. */
-stint_code test_finish(struct st_store *s, int64_t now, const struct st_job *job, enum st_outcome o);
+stint_code test_finish(struct st_store *s, int64_t now, const struct st_job *job,
+                       enum st_outcome o);
 stint_code test_finish_item(struct st_store *s, int64_t now, struct st_finish *f);
 
-/* ---- looking -------------------------------------------------------------------------------- */
+/* ---- looking ---------------------------------------------------------------------------- */
 
 struct st_job_info test_get(struct st_store *s, int64_t now, const char *id);
 enum st_shown test_shown(struct st_store *s, int64_t now, const char *id);
 int64_t test_count(struct st_store *s, int64_t now, const char *queue, enum st_shown shown);
 stint_code test_cancel(struct st_store *s, int64_t now, const char *id, bool *asked);
 stint_code test_retry(struct st_store *s, int64_t now, const char *id);
-size_t test_reap(struct st_store *s, int64_t now, const char *me, struct st_reaped *out, size_t max);
+size_t test_reap(struct st_store *s, int64_t now, const char *me, struct st_reaped *out,
+                 size_t max);
 
-/* ---- other processes -------------------------------------------------------------------------- */
+/* ---- other processes -------------------------------------------------------------------- */
 
 /* Before the first test_store of the case: a handle does not survive a fork.
- * Runs fn in a new process with a handle of its own; its return is the exit code.  No asserts in there. */
+ * Runs fn in a new process with a handle of its own; its return is the exit code.  No asserts in
+ * there. */
 int test_fork(struct t *t, int (*fn)(struct st_store *s, void *arg), void *arg);
 int test_join(int pid); /* the exit code; -1 = it did not end by itself */
 

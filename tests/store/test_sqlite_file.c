@@ -7,7 +7,7 @@
 #include <grp.h>
 #include <signal.h>
 
-/* ---- whose file ------------------------------------------------------------------------------------- */
+/* ---- whose file ------------------------------------------------------------------------- */
 
 static void the_file_is_its_owners_alone(void **state)
 {
@@ -28,7 +28,8 @@ static void the_file_is_its_owners_alone(void **state)
 
 static void a_file_that_is_not_sqlite_is_refused_and_left_alone(void **state)
 {
-    static const char text[] = "Dear diary, this is not a database, and it is longer than a header.....";
+    static const char text[] =
+        "Dear diary, this is not a database, and it is longer than a header.....";
     char back[sizeof(text)] = "";
     FILE *f;
 
@@ -225,7 +226,7 @@ static void two_spellings_of_a_path_share_one_writer(void **state)
     st_store_close(b);
 }
 
-/* ---- durability --------------------------------------------------------------------------------------- */
+/* ---- durability ------------------------------------------------------------------------- */
 
 static void the_most_careful_handle_decides_for_all(void **state)
 {
@@ -307,7 +308,7 @@ static void kill_9_in_mid_write_loses_nothing_acknowledged(void **state)
     st_store_close(s);
 }
 
-/* ---- many at once ------------------------------------------------------------------------------------- */
+/* ---- many at once ----------------------------------------------------------------------- */
 
 static int open_and_add(int i, int gate)
 {
@@ -358,7 +359,7 @@ static void eight_processes_open_a_fresh_file_at_once(void **state)
     }
 }
 
-/* ---- versions ------------------------------------------------------------------------------------------- */
+/* ---- versions --------------------------------------------------------------------------- */
 
 static void a_newer_schema_is_refused(void **state)
 {
@@ -485,7 +486,9 @@ static void a_store_opened_only_to_look_is_migrated_by_the_next_one(void **state
     st_store_close(b);
 }
 
-/* ---- doctor ----------------------------------------------------------------------------------------------- */
+/* ---- doctor
+ * -----------------------------------------------------------------------------------------------
+ */
 
 struct finding {
     const char *text;

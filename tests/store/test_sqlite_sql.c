@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_sqlite_sql.c - the statements: they use their indexes, their guards agree with the table of states, and
- * their cost does not grow with the number of jobs.
+ * test_sqlite_sql.c - the statements: they use their indexes, their guards agree with the table of
+ * states, and their cost does not grow with the number of jobs.
  */
 #include "sqlite_kit.h"
 
-/* ---- plans ---------------------------------------------------------------------------------------- */
+/* ---- plans ------------------------------------------------------------------------------ */
 
 /* One line of a plan of a hot statement.  A scan is fine only along an index and with an end. */
 static bool line_is_fine(const char *line, const char *sql)
@@ -68,14 +68,20 @@ static void every_statement_can_be_prepared(void **state)
     st_store_close(s);
 }
 
-/* ---- guards --------------------------------------------------------------------------------------- */
+/* ---- guards ----------------------------------------------------------------------------- */
 
 /* A statement that changes states, and the events it stands for. */
 struct guard {
     enum st_sq_sql which;
     enum st_event events[2];
     int n_events;
-    enum { ANY, HELD, WAITING, CLAIMED, RUNNING } from; /* it serves only part of what the event allows */
+    enum {
+        ANY,
+        HELD,
+        WAITING,
+        CLAIMED,
+        RUNNING
+    } from; /* it serves only part of what the event allows */
     void (*bind)(sqlite3_stmt *st);
 };
 
@@ -177,7 +183,8 @@ static void put_row(sqlite3 *db, enum st_state state, int fence)
     char sql[256];
 
     snprintf(sql, sizeof(sql),
-             "DELETE FROM job; INSERT INTO job(seq, id, lane, state, ready, priority, due, fence, created)"
+             "DELETE FROM job; INSERT INTO job(seq, id, lane, state, ready, priority, due, fence, "
+             "created)"
              " VALUES (1, 'x', 1, %d, %s, 0, 0, %d, 0)",
              state, state == ST_PENDING ? "1" : "NULL", fence);
     kit_exec(db, sql);
@@ -190,7 +197,8 @@ static int sql_says(sqlite3 *db, const struct guard *g, enum st_state from, int 
     int changed;
 
     put_row(db, from, fence);
-    assert_int_equal(sqlite3_prepare_v2(db, st_sq_sql_info[g->which].sql, -1, &st, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_prepare_v2(db, st_sq_sql_info[g->which].sql, -1, &st, NULL),
+                     SQLITE_OK);
     bind_int(st, 1, 1);
     g->bind(st);
     assert_int_equal(sqlite3_step(st), SQLITE_DONE);
@@ -227,7 +235,8 @@ static void no_statement_about_an_attempt_works_under_another_fence(void **state
     for (size_t i = 0; i < sizeof(guards) / sizeof(guards[0]); i++) {
         if (guards[i].which == SQ_REVIVE) /* not about an attempt */
             continue;
-        if (guards[i].which == SQ_CLAIM_MANY) /* begins one: the rows were read in the same transaction */
+        if (guards[i].which ==
+            SQ_CLAIM_MANY) /* begins one: the rows were read in the same transaction */
             continue;
         for (int from = 0; from < ST_STATE_N; from++)
             assert_int_equal(sql_says(db, &guards[i], (enum st_state)from, 6), -1);
@@ -236,7 +245,7 @@ static void no_statement_about_an_attempt_works_under_another_fence(void **state
     st_store_close(s);
 }
 
-/* ---- cost ------------------------------------------------------------------------------------------- */
+/* ---- cost ------------------------------------------------------------------------------- */
 
 /* Steps of SQLite's virtual machine, of all statements of the writer, since the last time. */
 static int64_t steps(struct st_store *s)
@@ -254,15 +263,23 @@ static const struct st_type_rule served = {.pattern = {"mail", 4}};
 
 static size_t claim_and_finish(struct st_store *s, struct st_job **jobs)
 {
-    struct st_claim_req req = {.now_us = T0, .worker = S("w1"), .types = &served, .n_types = 1,
-                               .lease_us = 10 * SEC, .n = 20, .n_run = 20};
+    struct st_claim_req req = {.now_us = T0,
+                               .worker = S("w1"),
+                               .types = &served,
+                               .n_types = 1,
+                               .lease_us = 10 * SEC,
+                               .n = 20,
+                               .n_run = 20};
     struct st_finish fins[20];
     size_t n;
 
     OK(st_store_claim(s, &req, jobs, &n, NULL));
     for (size_t i = 0; i < n; i++)
-        fins[i] = (struct st_finish){.id = S(jobs[i]->id), .fence = jobs[i]->fence, .ref = jobs[i]->ref,
-                                     .outcome = ST_OUT_SUCCEEDED, .exit_code = -1};
+        fins[i] = (struct st_finish){.id = S(jobs[i]->id),
+                                     .fence = jobs[i]->fence,
+                                     .ref = jobs[i]->ref,
+                                     .outcome = ST_OUT_SUCCEEDED,
+                                     .exit_code = -1};
     OK(st_store_finish(s, T0, fins, n, NULL));
     for (size_t i = 0; i < n; i++)
         st_job_free(jobs[i]);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_sqlite_writer.c - the writer: group commit, waiting for the lock, disks that fail, and writing nothing
- * where there is nothing to write.
+ * test_sqlite_writer.c - the writer: group commit, waiting for the lock, disks that fail, and
+ * writing nothing where there is nothing to write.
  *
- * A connection beside the store holds the write lock where requests must gather; a VFS that fails on request
- * stands for a bad disk.
+ * A connection beside the store holds the write lock where requests must gather; a VFS that fails
+ * on request stands for a bad disk.
  */
 #include "sqlite_kit.h"
 
-/* ---- a disk that fails ------------------------------------------------------------------------------- */
+/* ---- a disk that fails ------------------------------------------------------------------ */
 
 enum fault { FAULT_NONE, FAULT_FULL, FAULT_SYNC, FAULT_WRITE };
 static int fault; /* enum fault; what the next writes to the log run into */
@@ -32,10 +32,10 @@ static bool breaks(sqlite3_file *f, enum fault what)
     return ((struct shim_file *)f)->wal && __atomic_load_n(&fault, __ATOMIC_SEQ_CST) == (int)what;
 }
 
-#define PASS(name, params, args)                                                                  \
-    static int shim_##name params                                                                 \
-    {                                                                                             \
-        return real_of(f)->pMethods->x##name args;                                                \
+#define PASS(name, params, args)                                                                   \
+    static int shim_##name params                                                                  \
+    {                                                                                              \
+        return real_of(f)->pMethods->x##name args;                                                 \
     }
 PASS(Close, (sqlite3_file * f), (real_of(f)))
 PASS(Read, (sqlite3_file * f, void *p, int n, sqlite3_int64 at), (real_of(f), p, n, at))
@@ -68,7 +68,8 @@ static int shim_Write(sqlite3_file *f, const void *p, int n, sqlite3_int64 at)
 }
 static int shim_Sync(sqlite3_file *f, int flags)
 {
-    return breaks(f, FAULT_SYNC) ? SQLITE_IOERR_FSYNC : real_of(f)->pMethods->xSync(real_of(f), flags);
+    return breaks(f, FAULT_SYNC) ? SQLITE_IOERR_FSYNC
+                                 : real_of(f)->pMethods->xSync(real_of(f), flags);
 }
 
 static int shim_open(sqlite3_vfs *vfs, sqlite3_filename name, sqlite3_file *f, int flags, int *out)
@@ -92,11 +93,25 @@ static int shim_setup(void **state)
     shim_vfs.szOsFile += (int)sizeof(struct shim_file);
     shim_vfs.pAppData = real;
     shim_vfs.xOpen = shim_open;
-    shim_methods = (sqlite3_io_methods){
-        3, shim_Close, shim_Read, shim_Write, shim_Truncate, shim_Sync, shim_FileSize, shim_Lock,
-        shim_Unlock, shim_CheckReservedLock, shim_FileControl, shim_SectorSize,
-        shim_DeviceCharacteristics, shim_ShmMap, shim_ShmLock, shim_ShmBarrier, shim_ShmUnmap,
-        shim_Fetch, shim_Unfetch};
+    shim_methods = (sqlite3_io_methods){3,
+                                        shim_Close,
+                                        shim_Read,
+                                        shim_Write,
+                                        shim_Truncate,
+                                        shim_Sync,
+                                        shim_FileSize,
+                                        shim_Lock,
+                                        shim_Unlock,
+                                        shim_CheckReservedLock,
+                                        shim_FileControl,
+                                        shim_SectorSize,
+                                        shim_DeviceCharacteristics,
+                                        shim_ShmMap,
+                                        shim_ShmLock,
+                                        shim_ShmBarrier,
+                                        shim_ShmUnmap,
+                                        shim_Fetch,
+                                        shim_Unfetch};
     return sqlite3_vfs_register(&shim_vfs, 1);
 }
 
@@ -163,7 +178,8 @@ static void a_write_that_fails_is_no_success(void **state)
 static void a_claim_that_could_not_be_written_gives_no_jobs(void **state)
 {
     struct st_store *s = kit_open(1000);
-    struct st_claim_req req = {.now_us = T0, .worker = S("w1"), .lease_us = SEC, .n = 5, .n_run = 5};
+    struct st_claim_req req = {
+        .now_us = T0, .worker = S("w1"), .lease_us = SEC, .n = 5, .n_run = 5};
     struct st_job *jobs[5];
     size_t n = 99;
 
@@ -182,7 +198,7 @@ static void a_claim_that_could_not_be_written_gives_no_jobs(void **state)
     st_store_close(s);
 }
 
-/* ---- gathering ------------------------------------------------------------------------------------------ */
+/* ---- gathering -------------------------------------------------------------------------- */
 
 struct asker {
     pthread_t thread;
@@ -204,8 +220,12 @@ static void *ask(void *arg)
 static void asker_start(struct asker *a, int i)
 {
     snprintf(a->id, sizeof(a->id), "job-%d", i);
-    a->job = (struct st_new_job){.id = S(a->id), .type = S("mail"), .queue = S("default"),
-                                 .payload = S("{}"), .max_attempts = -1, .timeout_us = -1};
+    a->job = (struct st_new_job){.id = S(a->id),
+                                 .type = S("mail"),
+                                 .queue = S("default"),
+                                 .payload = S("{}"),
+                                 .max_attempts = -1,
+                                 .timeout_us = -1};
     a->s = kit_open(60000);
 }
 
@@ -294,7 +314,7 @@ static void a_request_that_fails_does_not_harm_those_beside_it(void **state)
     sqlite3_close(db);
 }
 
-/* ---- waiting for the lock ---------------------------------------------------------------------------------- */
+/* ---- waiting for the lock --------------------------------------------------------------- */
 
 static void a_lock_that_is_not_given_in_time_is_eagain_and_nothing_happened(void **state)
 {
@@ -333,13 +353,14 @@ static void reads_do_not_wait_for_a_writer(void **state)
     sqlite3_close(db);
 }
 
-/* ---- writing nothing ---------------------------------------------------------------------------------------- */
+/* ---- writing nothing -------------------------------------------------------------------- */
 
 /* What an idle worker does all day, while somebody else has the write lock for good. */
 static void an_idle_worker_needs_no_write_lock(void **state)
 {
     struct st_store *s = kit_open(30);
-    struct st_claim_req req = {.now_us = T0, .worker = S("w1"), .lease_us = SEC, .n = 5, .n_run = 5};
+    struct st_claim_req req = {
+        .now_us = T0, .worker = S("w1"), .lease_us = SEC, .n = 5, .n_run = 5};
     const struct st_type_rule rule = {.pattern = S("sms")};
     struct st_lead_req lead = {.now_us = T0, .worker = S("w1"), .term_us = SEC};
     struct st_prune_req prune = {.now_us = T0, .keep = {SEC, SEC, SEC}, .limit = 10};
@@ -352,7 +373,7 @@ static void an_idle_worker_needs_no_write_lock(void **state)
     size_t n;
 
     (void)state;
-    kit_fill(s, "a", "default", "mail", 3, T0); /* not our type */
+    kit_fill(s, "a", "default", "mail", 3, T0);      /* not our type */
     kit_fill(s, "b", "default", "sms", 3, T0 + SEC); /* not due */
     lead.worker = S("somebody");
     OK(st_store_lead(s, &lead, &led, NULL));

@@ -4,7 +4,7 @@
  */
 #include "sqlite_kit.h"
 
-/* ---- trace -------------------------------------------------------------------------------------------- */
+/* ---- trace ------------------------------------------------------------------------------ */
 
 static char lines[8192];
 
@@ -20,8 +20,12 @@ static void sink(void *arg, enum st_log_level level, const char *line, size_t le
 static void a_traced_call_is_logged_without_its_payload(void **state)
 {
     struct st_store *s = st_store_trace(kit_open(1000));
-    struct st_new_job j = {.id = S("a"), .type = S("mail"), .queue = S("default"),
-                           .payload = S("{\"secret\":1}"), .max_attempts = -1, .timeout_us = -1};
+    struct st_new_job j = {.id = S("a"),
+                           .type = S("mail"),
+                           .queue = S("default"),
+                           .payload = S("{\"secret\":1}"),
+                           .max_attempts = -1,
+                           .timeout_us = -1};
     struct st_new_job other = j;
     struct st_enqueued out;
 
@@ -58,7 +62,7 @@ static void a_wrapper_looks_like_the_store_it_wraps(void **state)
     st_store_close(s); /* closes all three */
 }
 
-/* ---- faults --------------------------------------------------------------------------------------------- */
+/* ---- faults ----------------------------------------------------------------------------- */
 
 static void a_fault_before_leaves_everything_as_it_was(void **state)
 {
@@ -91,7 +95,8 @@ static void a_fault_after_hides_what_was_done(void **state)
 
 static void a_claim_broken_after_gives_no_jobs_and_disown_finds_them(void **state)
 {
-    struct st_claim_req req = {.now_us = T0, .worker = S("w1"), .lease_us = SEC, .n = 5, .n_run = 5};
+    struct st_claim_req req = {
+        .now_us = T0, .worker = S("w1"), .lease_us = SEC, .n = 5, .n_run = 5};
     struct st_fault_plan plan = {.how = ST_FAULT_AFTER};
     struct st_store *s = st_store_faulty(kit_open(1000), &plan);
     struct st_job *jobs[5];
@@ -111,7 +116,8 @@ static void a_claim_broken_after_gives_no_jobs_and_disown_finds_them(void **stat
 
 static void an_exchange_broken_after_says_unknown_and_can_be_repeated(void **state)
 {
-    struct st_claim_req req = {.now_us = T0, .worker = S("w1"), .lease_us = SEC, .n = 1, .n_run = 1};
+    struct st_claim_req req = {
+        .now_us = T0, .worker = S("w1"), .lease_us = SEC, .n = 1, .n_run = 1};
     struct st_fault_plan plan = {.how = ST_FAULT_AFTER};
     struct st_store *s = st_store_faulty(kit_open(1000), &plan);
     struct st_job *job, *next;
@@ -125,7 +131,8 @@ static void an_exchange_broken_after_says_unknown_and_can_be_repeated(void **sta
     OK(st_store_claim(s, &req, &job, &n, NULL));
     f = (struct st_finish){.id = S(job->id), .fence = job->fence, .outcome = ST_OUT_SUCCEEDED};
     plan.nth = plan.seen + 1;
-    assert_int_equal(st_store_exchange(s, T0, &f, 1, &req, &next, &n, &finished, NULL), STINT_EUNKNOWN);
+    assert_int_equal(st_store_exchange(s, T0, &f, 1, &req, &next, &n, &finished, NULL),
+                     STINT_EUNKNOWN);
     assert_false(finished);
     assert_int_equal(n, 0);
     OK(st_store_finish(s, T0, &f, 1, NULL));
