@@ -270,7 +270,8 @@ STINT_API stint_code stint_worker_join(stint_worker *w, stint_error *err);
 
 /* Stop gracefully: claim nothing more, give back what has not begun, let what runs end; when shutdown_ms have
  * passed, tell it to stop ("shutdown") and give its attempt back.  Comes back at once; repeating it changes
- * nothing.  Any thread, a handler's too. */
+ * nothing.  One that comes before the worker runs is not lost: it ends at once then.  Any thread, handlers and signal
+ * handlers too. */
 STINT_API void stint_worker_stop(stint_worker *w);
 /* Do not wait for shutdown_ms.  A handler that does not look at its abort flag still keeps the worker. */
 STINT_API void stint_worker_stop_now(stint_worker *w);

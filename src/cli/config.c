@@ -19,8 +19,6 @@
 #include "cli/config_keys.h"
 #include "cli/files.h"
 
-#define WEIGHT_MAX 1000000
-
 /* ---- queues and types of the worker ------------------------------------------------------- */
 
 static void drop_queues(struct st_queue_weight *list, size_t n)
@@ -50,7 +48,7 @@ static bool has_queue(const struct st_queue_weight *list, size_t n, const char *
 static stint_code read_queue(struct st_conf *c, const struct st_yaml *m, bool weighted,
                              struct st_queue_weight *list, size_t n)
 {
-    static const struct st_conf_key weight = {.name = "the weight", .min = 1, .max = WEIGHT_MAX};
+    static const struct st_conf_key weight = {.name = "the weight", .min = 1, .max = ST_WEIGHT_MAX};
     const char *name = weighted ? m->key : st_conf_scalar(c, m, "queues");
     stint_code rc;
 
@@ -317,58 +315,9 @@ static size_t count_commas(const char *text)
     return n;
 }
 
-/* One "name" or "name=weight" of a list. */
-static stint_code one_queue(struct st_slice word, struct st_queue_weight *list, size_t n,
-                            bool *weighted, stint_error *err)
-{
-    const char *eq = word.len ? memchr(word.p, '=', word.len) : NULL;
-    struct st_slice name = eq ? ST_SLICE(word.p, (size_t)(eq - word.p)) : word;
-    int64_t weight = 0;
-    stint_code rc = st_queue_check(name, err);
-
-    if (rc)
-        return rc;
-    if (n > 0 && *weighted != !!eq)
-        return st_fail(err, STINT_EINVAL, "either every queue has a weight (a=3,b=1) or none has");
-    *weighted = eq;
-    if (eq && (!st_parse_i64(ST_SLICE(eq + 1, word.len - name.len - 1), &weight) || weight < 1 ||
-               weight > WEIGHT_MAX))
-        return st_fail(err, STINT_EINVAL, "the weight of '%.*s' is not a number between 1 and %d",
-                       (int)name.len, name.p, WEIGHT_MAX);
-    list[n].weight = (int)weight;
-    list[n].name = st_slice_dup(name);
-    if (!list[n].name)
-        return st_fail(err, STINT_ENOMEM, "no memory for the queues");
-    if (has_queue(list, n, list[n].name)) {
-        free(list[n].name);
-        return st_fail(err, STINT_EINVAL, "the queue '%.*s' is named twice", (int)name.len, name.p);
-    }
-    return STINT_OK;
-}
-
 stint_code st_config_queues(const char *text, struct st_settings *s, stint_error *err)
 {
-    struct st_queue_weight *list = calloc(count_commas(text) + 1, sizeof(*list));
-    bool weighted = false;
-    size_t n = 0;
-
-    if (!list)
-        return st_fail(err, STINT_ENOMEM, "no memory for the queues");
-    for (;;) {
-        size_t len = strcspn(text, ",");
-        stint_code rc = one_queue(ST_SLICE(text, len), list, n, &weighted, err);
-
-        if (rc) {
-            drop_queues(list, n);
-            return rc;
-        }
-        n++;
-        if (!text[len])
-            break;
-        text += len + 1;
-    }
-    take_queues(s, list, n, weighted);
-    return STINT_OK;
+    return st_settings_queues(s, text, err);
 }
 
 stint_code st_config_types(const char *text, struct st_settings *s, stint_error *err)

@@ -4,12 +4,11 @@
  */
 #include "cli/run_worker.h"
 
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cli/config.h"
+#include "complete/complete.h"
 
 static stint_code lay_flags(const struct cli_worker_flags *f, struct st_settings *s, stint_error *err)
 {
@@ -69,35 +68,7 @@ struct st_opener cli_opener(const char **url)
     return (struct st_opener){.open = open_url, .arg = url};
 }
 
-/* "sqlite:a/b.db?sync=normal" -> "a"; anything else -> "." */
-static void store_dir(const char *url, char *out, size_t size)
-{
-    const char *path = strncmp(url, "sqlite:", 7) == 0 ? url + 7 : strstr(url, "://") ? "" : url;
-    size_t len = strcspn(path, "?");
-
-    while (len > 0 && path[len - 1] != '/')
-        len--;
-    while (len > 1 && path[len - 1] == '/')
-        len--;
-    if (len == 0)
-        snprintf(out, size, ".");
-    else
-        snprintf(out, size, "%.*s", (int)len, path);
-}
-
-/* Absolute, since it is kept with the jobs; also where the directory is not there yet. */
 char *cli_results_dir(const char *url)
 {
-    char dir[PATH_MAX], full[PATH_MAX];
-    char *out = NULL;
-    const char *base = "";
-
-    store_dir(url, dir, sizeof(dir));
-    if (realpath(dir, full))
-        snprintf(dir, sizeof(dir), "%s", full);
-    else if (dir[0] != '/' && getcwd(full, sizeof(full)))
-        base = full;
-    if (asprintf(&out, "%s%s%s/stint-results", base, *base ? "/" : "", strcmp(dir, "/") == 0 ? "" : dir) < 0)
-        return NULL;
-    return out;
+    return st_results_dir(url);
 }

@@ -29,6 +29,8 @@ bool st_done_decide(const struct st_done *d, double unit, int64_t now_boot_us, s
 /* Moves a large result into a file under dir (temp name, fsync, rename) and sets d->result_ref; a small one stays.
  * If it cannot be written the attempt becomes a failed one, kind internal. */
 void st_result_settle(struct st_done *d, const char *dir);
+/* Where they go unless configured: beside the store's file, or in the working directory; for free(). */
+char *st_results_dir(const char *store_url);
 /* The outcome was refused: the file must not stay. */
 void st_result_discard(struct st_done *d);
 

@@ -74,6 +74,84 @@ void st_settings_clear(struct st_settings *s)
     memset(s, 0, sizeof(*s));
 }
 
+/* ---- queues as people write them ----------------------------------------------------------- */
+
+static bool has_queue(const struct st_queue_weight *list, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(list[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+static size_t count_commas(const char *text)
+{
+    size_t n = 0;
+
+    for (; *text; text++)
+        n += *text == ',';
+    return n;
+}
+
+/* One "name" or "name=weight" of a list. */
+static stint_code one_queue(struct st_slice word, struct st_queue_weight *list, size_t n,
+                            bool *weighted, stint_error *err)
+{
+    const char *eq = word.len ? memchr(word.p, '=', word.len) : NULL;
+    struct st_slice name = eq ? ST_SLICE(word.p, (size_t)(eq - word.p)) : word;
+    int64_t weight = 0;
+    stint_code rc = st_queue_check(name, err);
+
+    if (rc)
+        return rc;
+    if (n > 0 && *weighted != !!eq)
+        return st_fail(err, STINT_EINVAL, "either every queue has a weight (a=3,b=1) or none has");
+    *weighted = eq;
+    if (eq && (!st_parse_i64(ST_SLICE(eq + 1, word.len - name.len - 1), &weight) || weight < 1 ||
+               weight > ST_WEIGHT_MAX))
+        return st_fail(err, STINT_EINVAL, "the weight of '%.*s' is not a number between 1 and %d",
+                       (int)name.len, name.p, ST_WEIGHT_MAX);
+    list[n].weight = (int)weight;
+    list[n].name = st_slice_dup(name);
+    if (!list[n].name)
+        return st_fail(err, STINT_ENOMEM, "no memory for the queues");
+    if (has_queue(list, n, list[n].name)) {
+        free(list[n].name);
+        return st_fail(err, STINT_EINVAL, "the queue '%.*s' is named twice", (int)name.len, name.p);
+    }
+    return STINT_OK;
+}
+
+stint_code st_settings_queues(struct st_settings *s, const char *text, stint_error *err)
+{
+    struct st_queue_weight *list = calloc(count_commas(text) + 1, sizeof(*list));
+    bool weighted = false;
+    size_t n = 0;
+
+    if (!list)
+        return st_fail(err, STINT_ENOMEM, "no memory for the queues");
+    for (;;) {
+        size_t len = strcspn(text, ",");
+        stint_code rc = one_queue(ST_SLICE(text, len), list, n, &weighted, err);
+
+        if (rc) {
+            weights_free(list, n);
+            return rc;
+        }
+        n++;
+        if (!text[len])
+            break;
+        text += len + 1;
+    }
+    weights_free(s->queues, s->n_queues);
+    s->queues = list;
+    s->n_queues = n;
+    s->weighted = weighted;
+    return STINT_OK;
+}
+
+/* ---- types ------------------------------------------------------------------------------------ */
+
 const struct st_type_conf *st_settings_type(const struct st_settings *s, struct st_slice type)
 {
     const struct st_type_conf *best = NULL;

@@ -17,6 +17,8 @@ struct st_type_conf {
     int64_t lease_us, renew_us; /* 0 = the worker's */
 };
 
+#define ST_WEIGHT_MAX 1000000
+
 struct st_queue_weight {
     char *name;
     int weight; /* 0 in a strict list */
@@ -57,6 +59,9 @@ struct st_settings {
 
 void st_settings_init(struct st_settings *s); /* the defaults */
 void st_settings_clear(struct st_settings *s);
+
+/* "a,b" strictly in order, or "a=3,b=1" by weight; in place of those that are there. */
+stint_code st_settings_queues(struct st_settings *s, const char *text, stint_error *err);
 
 /* The type's configuration, the most specific pattern first; NULL = none. */
 const struct st_type_conf *st_settings_type(const struct st_settings *s, struct st_slice type);

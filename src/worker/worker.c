@@ -234,6 +234,19 @@ static void on_signal(uv_signal_t *sig, int signum)
     worker_advance(w);
 }
 
+static void on_stop_fd(uv_poll_t *p, int status, int events)
+{
+    struct st_worker *w = p->data;
+    uint64_t n = 0;
+
+    (void)status;
+    (void)events;
+    if (w->phase == CLOSING || read(*w->opt.stop_fd, &n, sizeof(n)) != (ssize_t)sizeof(n))
+        return;
+    atomic_fetch_add(&w->stops, (int)n);
+    worker_advance(w);
+}
+
 /* ---- life ----------------------------------------------------------------------------------- */
 
 static stint_code loop_init(struct st_worker *w, stint_error *err)
@@ -255,6 +268,11 @@ static void signals_init(struct st_worker *w)
 {
     static const int nums[4] = {SIGTERM, SIGINT, SIGTSTP, SIGHUP};
 
+    if (w->opt.stop_fd) {
+        uv_poll_init(&w->loop, &w->stop_poll, *w->opt.stop_fd);
+        w->stop_poll.data = w;
+        uv_poll_start(&w->stop_poll, UV_READABLE, on_stop_fd);
+    }
     for (int i = 0; w->opt.signals && i < 4; i++) {
         uv_signal_init(&w->loop, &w->signals[i]);
         w->signals[i].data = w;

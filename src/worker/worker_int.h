@@ -64,6 +64,7 @@ struct st_worker {
     uv_timer_t deadline; /* of the graceful stop */
     uv_timer_t nudge;    /* of the pool, while it has items */
     uv_signal_t signals[4];
+    uv_poll_t stop_poll; /* of opt.stop_fd */
     atomic_int stops; /* how often we were told to stop */
     int stops_seen;
     bool in_advance, again;

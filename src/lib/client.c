@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * client.c - the public interface: stint.h on top of a store.
+ * client.c - the producers' side of stint.h on top of a store.
  *
  * Thread: a handle belongs to one at a time; there is no state outside handles.
  */
@@ -8,16 +8,12 @@
 #include <string.h>
 
 #include "enqueue/await.h"
-#include "enqueue/enqueue.h"
 #include "job/show.h"
-
-struct stint {
-    struct st_store *store;
-};
+#include "lib/lib.h"
 
 /* ---- open and close ---------------------------------------------------------------- */
 
-static const char *store_url(const char *url)
+const char *st_lib_url(const char *url)
 {
     static const char *const names[] = {"STINT_STORE", "DATABASE_URL", "REDIS_URL"};
 
@@ -42,7 +38,7 @@ stint_code stint_open(const char *url, int timeout_ms, stint **out, stint_error 
     st = calloc(1, sizeof(*st));
     if (!st)
         return st_fail(err, STINT_ENOMEM, "no memory for a handle");
-    rc = st_store_open(store_url(url), &opt, &st->store, err);
+    rc = st_store_open(st_lib_url(url), &opt, &st->store, err);
     if (rc != STINT_OK) {
         free(st);
         return rc;
@@ -117,8 +113,8 @@ static stint_code take_jobs(const stint_job *in, size_t n, struct st_enqueue_ite
     return STINT_OK;
 }
 
-stint_code stint_enqueue(stint *st, const stint_job *jobs, size_t n, stint_enqueued *out,
-                         stint_error *err)
+stint_code st_lib_enqueue(const stint_job *jobs, size_t n, stint_enqueued *out, st_lib_add_fn add, void *arg,
+                          stint_error *err)
 {
     struct st_enqueue_item *items = calloc(n ? n : 1, sizeof(*items));
     struct st_new_job *new_jobs = calloc(n ? n : 1, sizeof(*new_jobs));
@@ -132,7 +128,7 @@ stint_code stint_enqueue(stint *st, const stint_job *jobs, size_t n, stint_enque
     else
         rc = take_jobs(jobs, n, items, new_jobs, err);
     if (rc == STINT_OK) {
-        rc = st_enqueue(st->store, new_jobs, n, added, err);
+        rc = add(arg, new_jobs, n, added, err);
         for (size_t i = 0; out && i < n; i++) {
             memcpy(out[i].id, added[i].id, sizeof(out[i].id));
             out[i].duplicate = added[i].duplicate;
@@ -142,6 +138,18 @@ stint_code stint_enqueue(stint *st, const stint_job *jobs, size_t n, stint_enque
     free(new_jobs);
     free(added);
     return rc;
+}
+
+static stint_code add_to_store(void *arg, const struct st_new_job *jobs, size_t n, struct st_enqueued *out,
+                               stint_error *err)
+{
+    return st_enqueue(arg, jobs, n, out, err);
+}
+
+stint_code stint_enqueue(stint *st, const stint_job *jobs, size_t n, stint_enqueued *out,
+                         stint_error *err)
+{
+    return st_lib_enqueue(jobs, n, out, add_to_store, st->store, err);
 }
 
 /* ---- look, wait, cancel ------------------------------------------------------------ */

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * lib.h - what is behind the handles of stint.h.
+ */
+#ifndef ST_LIB_LIB_H
+#define ST_LIB_LIB_H
+
+#include "base/thread.h"
+#include "enqueue/enqueue.h"
+#include "execute/runlog.h"
+#include "worker/worker.h"
+
+#include "stint_sqlite.h"
+
+/* ---- client.c ------------------------------------------------------------------------- */
+
+struct stint {
+    struct st_store *store;
+};
+
+/* The store to use: url, else the environment's, else the default. */
+const char *st_lib_url(const char *url);
+
+/* Checks the caller's jobs, then hands them over: into out[], whatever the answer is. */
+typedef stint_code (*st_lib_add_fn)(void *arg, const struct st_new_job *jobs, size_t n, struct st_enqueued *out,
+                                    stint_error *err);
+stint_code st_lib_enqueue(const stint_job *jobs, size_t n, stint_enqueued *out, st_lib_add_fn add, void *arg,
+                          stint_error *err);
+
+/* ---- options.c ------------------------------------------------------------------------ */
+
+/* Fill everything that the options say; `retry` over what is in *policy already. */
+stint_code st_lib_worker_options(const stint_worker_options *in, struct stint_worker *w, stint_error *err);
+struct lib_handler;
+stint_code st_lib_handler_options(const stint_handler_options *in, const struct stint_worker *w,
+                                  struct lib_handler *h, stint_error *err);
+
+/* ---- worker_api.c ---------------------------------------------------------------------- */
+
+struct lib_handler {
+    struct stint_worker *w;
+    char *pattern;
+    stint_handler_fn fn;
+    void *arg;
+    struct st_policy policy;
+    int64_t lease_us, renew_us; /* 0 = the worker's */
+};
+
+struct lib_middleware {
+    stint_handler_fn fn;
+    void *arg;
+};
+
+/*
+ *   IDLE --run--> RUNNING --> IDLE
+ *   IDLE --begin--> STEPPING --the last step--> IDLE
+ *   IDLE --start--> STARTED --join--> JOINING --> IDLE
+ */
+enum lib_state { LIB_IDLE, LIB_RUNNING, LIB_STEPPING, LIB_STARTED, LIB_JOINING };
+
+struct stint_worker {
+    /* set before it runs, and left alone while it does */
+    char *url;
+    struct st_settings settings;
+    struct st_policy policy;
+    bool once;
+    stint_event_fn event;
+    void *event_arg;
+    struct lib_handler **handlers;
+    size_t n_handlers;
+    struct lib_middleware *uses;
+    size_t n_uses;
+    int stop_fd;       /* an eventfd that the loop watches: see stint_worker_stop */
+    atomic_int stops;  /* 0 = not asked to, 1 = gracefully, 2 = at once */
+
+    pthread_mutex_t mutex; /* guards state */
+    enum lib_state state;
+
+    /* of the run */
+    char id[ST_ID_MAX + 1];
+    struct st_worker *inner;
+    struct st_worker_handler *table;
+    struct st_observer observer; /* event, one at a time */
+    pthread_mutex_t event_mutex;
+    pthread_t thread;
+    stint_code result;
+    stint_error error;
+    int epoll_fd, timer_fd; /* STEPPING */
+
+    pthread_mutex_t store_mutex; /* guards the stores that lie idle */
+    struct st_store **stores;
+    size_t n_stores;
+};
+
+/* A store handle for a handler's transactions; given back for the next. */
+stint_code st_lib_store_take(struct stint_worker *w, struct st_store **out, stint_error *err);
+void st_lib_store_give(struct stint_worker *w, struct st_store *s);
+
+/* ---- attempt.c -------------------------------------------------------------------------- */
+
+/* Where in the onion we are; on the stack of the one that runs there. */
+struct lib_frame {
+    size_t level; /* n_uses = the handler */
+    bool called;  /* stint_next */
+};
+
+struct stint_attempt {
+    struct stint_worker *w;
+    const struct lib_handler *handler;
+    struct st_pool_item *it;
+    struct lib_frame *frame;
+    stint_outcome said;
+    bool explicitly; /* by a call, not by a returned code */
+    bool settled;    /* the store has the outcome already */
+
+    pthread_mutex_t log_mutex;
+    bool has_log;
+    struct st_runlog log;
+};
+
+/* The st_handler_fn of every lib_handler. */
+void st_lib_run_attempt(void *handler, struct st_pool_item *it);
+/* Takes back what was said. */
+void st_lib_unsay(struct stint_attempt *a);
+
+#endif
