@@ -21,9 +21,9 @@ test: ## install what is missing, build, run every test (SUITE=name: one part, s
 	@scripts/deps build test
 	@scripts/test $(SUITE)
 
-bench: ## build and measure (ARGS=...: handed to stint bench)
-	@scripts/build $(BUILD)
-	@$(BUILD)/stint bench $(ARGS)
+bench: ## install what is missing, build a release, measure everything, print a report (ARGS=--quick: small)
+	@scripts/deps build bench
+	@bench/run $(ARGS)
 
 install: ## install program, library, header and pkg-config file under PREFIX (DESTDIR honoured)
 	@scripts/build $(BUILD) "$(PREFIX)"
@@ -37,7 +37,7 @@ deps: ## install what building and testing need (apt)
 	@scripts/deps build test
 
 clean: ## remove everything that was built
-	rm -rf build build-asan build-tsan build-fuzz
+	rm -rf build build-asan build-tsan build-fuzz build-release
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

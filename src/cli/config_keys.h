@@ -60,6 +60,10 @@ char *st_conf_join(const struct st_conf *c, const char *path);
 
 /* config_types.c: `types:`, and `queues:` which refers to them. */
 st_conf_read st_conf_types, st_conf_parents;
+/* config_children.c: keys of a type.  Their fields: enum st_mode, bool park, struct st_recycle, struct st_caps. */
+st_conf_read st_conf_mode, st_conf_on_crash, st_conf_recycle, st_conf_caps;
+/* Does the type have keys that its mode does not use? */
+stint_code st_conf_check_mode(struct st_conf *c, const struct st_yaml *type, enum st_mode mode);
 /* Can the command be run, is its directory there?  The message does not name the key. */
 stint_code st_conf_program(const struct st_command *cmd, stint_error *err);
 stint_code st_conf_cwd(const struct st_command *cmd, stint_error *err);

@@ -115,23 +115,6 @@ static stint_code read_run(struct st_conf *c, const struct st_yaml *v, const str
     return STINT_OK;
 }
 
-static stint_code read_mode(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
-                            void *field)
-{
-    const char *text = st_conf_scalar(c, v, k->name);
-
-    if (!text)
-        return STINT_EINVAL;
-    if (strcmp(text, "oneshot-lines") == 0 || strcmp(text, "resident") == 0)
-        return st_yaml_fail(c->err, c->file, v, "mode: '%s' is not in this version of stint yet",
-                            text);
-    if (strcmp(text, "oneshot") != 0)
-        return st_yaml_fail(c->err, c->file, v, "mode: '%.40s' is not known; it must be oneshot",
-                            text);
-    *(enum st_mode *)field = ST_MODE_ONESHOT;
-    return STINT_OK;
-}
-
 static stint_code read_payload_by(struct st_conf *c, const struct st_yaml *v,
                                   const struct st_conf_key *k, void *field)
 {
@@ -338,7 +321,7 @@ static stint_code check_placeholders(struct st_conf *c, const struct st_yaml *ru
 
 static const struct st_conf_key type_keys[] = {
     {"run", read_run, AT(command), 0, 0},
-    {"mode", read_mode, AT(command.mode), 0, 0},
+    {"mode", st_conf_mode, AT(command.mode), 0, 0},
     {"payload", read_payload_by, AT(command.payload_by), 0, 0},
     {"timeout", st_conf_timeout, AT(policy.timeout_us), ST_MS, 3650 * ST_DAY},
     {"grace", st_conf_duration, AT(command.grace_us), 0, ST_DAY},
@@ -347,12 +330,12 @@ static const struct st_conf_key type_keys[] = {
     {"inherit_env", read_inherit, AT(command), 0, 0},
     {"retry", read_retry, AT(policy), 0, 0},
     {"lease", read_lease, 0, 0, 0},
-    {"processes", NULL, 0, 0, 0},
-    {"max_in_flight", NULL, 0, 0, 0},
-    {"startup_timeout", NULL, 0, 0, 0},
-    {"on_child_crash", NULL, 0, 0, 0},
-    {"recycle", NULL, 0, 0, 0},
-    {"caps", NULL, 0, 0, 0},
+    {"processes", st_conf_int, AT(command.processes), 1, 1024},
+    {"max_in_flight", st_conf_int, AT(command.max_in_flight), 1, 10000},
+    {"startup_timeout", st_conf_duration, AT(command.startup_us), ST_MS, ST_DAY},
+    {"on_child_crash", st_conf_on_crash, AT(command.park), 0, 0},
+    {"recycle", st_conf_recycle, AT(command.recycle), 0, 0},
+    {"caps", st_conf_caps, AT(command.caps), 0, 0},
     {NULL, NULL, 0, 0, 0},
 };
 
@@ -365,7 +348,8 @@ static stint_code read_type(struct st_conf *c, const struct st_yaml *v, struct s
     t->command.grace_us = 5 * ST_SEC;
     t->line = v->key_line;
     t->pattern = strdup(v->key);
-    if (!t->pattern)
+    t->command.name = strdup(v->key);
+    if (!t->pattern || !t->command.name)
         return st_conf_nomem(c);
     if (st_type_pattern_check(st_slice_cstr(v->key), c->err))
         return st_conf_wrong_key(c, v);
@@ -377,6 +361,8 @@ static stint_code read_type(struct st_conf *c, const struct st_yaml *v, struct s
         st_err_remedy(c->err, "add run: [program, argument, ...]");
         return STINT_EINVAL;
     }
+    if (st_conf_check_mode(c, v, t->command.mode))
+        return STINT_EINVAL;
     if (t->command.mode == ST_MODE_ONESHOT && check_placeholders(c, run, &t->command))
         return STINT_EINVAL;
     if (!c->check_programs)

@@ -53,6 +53,7 @@ struct st_maintainer {
 
     /* the thread's own */
     struct st_store *store;
+    bool registered; /* the first beat is written */
     struct chore reap, beat, elect, prune;
     int64_t epoch; /* 0 = not the leader */
 };
@@ -100,6 +101,30 @@ static void do_reap(struct st_maintainer *m)
     free(r);
 }
 
+/* A JSON array of names as people write it in a log: a,b */
+static void names_text(const char *json, char *out, size_t size)
+{
+    size_t n = 0;
+
+    for (; *json && n + 1 < size; json++) {
+        if (!strchr("[]\"", *json))
+            out[n++] = *json;
+    }
+    out[n] = '\0';
+}
+
+/* Now that others can see the worker it counts as started. */
+static void say_started(struct st_maintainer *m, const struct st_worker_info *w)
+{
+    char queues[1024], types[1024];
+
+    names_text(w->queues, queues, sizeof(queues));
+    names_text(w->types, types, sizeof(types));
+    m->registered = true;
+    st_log(ST_LOG_INFO, "worker.started", ST_F("worker", w->id), ST_FI("slots", w->slots),
+           ST_F(*queues ? "queues" : "types", *queues ? queues : types), ST_F(*queues ? "types" : NULL, types));
+}
+
 static void do_beat(struct st_maintainer *m)
 {
     struct st_worker_info w;
@@ -114,6 +139,8 @@ static void do_beat(struct st_maintainer *m)
     w.quiet = atomic_load(&m->vitals->quiet);
     if (st_store_worker_beat(m->store, 0, &w, &err) != STINT_OK)
         st_log(ST_LOG_DEBUG, "worker.beat_failed", ST_FE(&err));
+    else if (!m->registered)
+        say_started(m, &w);
 }
 
 static void do_neighbours(struct st_maintainer *m)

@@ -44,6 +44,7 @@ static void type_clear(struct st_type_conf *t)
     free(t->pattern);
     strings_free(t->command.argv);
     free(t->command.cwd);
+    free(t->command.name);
     strings_free(t->command.env);
     strings_free(t->command.inherit_env);
 }

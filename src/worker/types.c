@@ -167,14 +167,6 @@ void types_on_health(void *arg, const char *name, bool healthy, const char *note
     worker_advance(w);
 }
 
-/* Until the executor has its own. */
-__attribute__((weak)) int st_exec_room(struct st_exec *x, const struct st_command *cmd)
-{
-    (void)x;
-    (void)cmd;
-    return ST_ROOM_ANY;
-}
-
 /* ---- room --------------------------------------------------------------------------- */
 
 /* How many more of this type can begin right now. */

@@ -86,9 +86,8 @@ static void on_opened(struct st_worker *w)
         return;
     }
     w->phase = WORKING;
+    w->begun = true;
     st_observe_worker(&w->observer, STINT_EVENT_WORKER_STARTED, NULL);
-    st_log(ST_LOG_INFO, "worker.started", ST_F("worker", w->id), ST_FI("slots", w->settings->slots),
-           ST_F("queues", st_plan_queues_json(w->plan)), ST_F("types", st_plan_types_json(w->plan)));
 }
 
 static void hear_courier(struct st_worker *w)
@@ -205,7 +204,7 @@ static void reload(struct st_worker *w)
     maintain_options(w, &mo);
     if (w->maintainer)
         st_maintainer_configure(w->maintainer, &mo);
-    st_log(ST_LOG_INFO, "worker.reloaded", ST_F("types", st_plan_types_json(plan)), ST_FI("slots", s->slots));
+    st_log(ST_LOG_INFO, "worker.reloaded", ST_FI("types", s->n_types), ST_FI("slots", s->slots));
     feed_wet(w);
 }
 
@@ -397,8 +396,9 @@ stint_code st_worker_end(struct st_worker *w, stint_error *err)
     if (w->result != STINT_OK && err)
         *err = w->error;
     worker_close(w);
-    st_log(ST_LOG_INFO, "worker.stopped", ST_F("worker", w->id), ST_FI("succeeded", w->tally.succeeded),
-           ST_FI("failed", w->tally.failed), ST_FI("retried", w->tally.retried));
+    if (w->begun)
+        st_log(ST_LOG_INFO, "worker.stopped", ST_F("worker", w->id), ST_FI("succeeded", w->tally.succeeded),
+               ST_FI("failed", w->tally.failed), ST_FI("retried", w->tally.retried));
     st_observe_worker(&w->observer, STINT_EVENT_WORKER_STOPPED, w->result != STINT_OK ? &w->error : NULL);
     return w->result;
 }

@@ -81,6 +81,7 @@ struct st_worker {
     int64_t told_us;
 
     enum phase phase;
+    bool begun; /* it was WORKING once */
     bool quiet;
 
     /* held jobs */
