@@ -44,7 +44,7 @@ struct st_courier {
     pthread_t thread;
     uv_async_t *wake;
     const struct st_opener *opener;
-    st_admit_fn admit;
+    struct st_admit admit;
     const struct st_observer *observer;
     char worker_id[ST_ID_MAX + 1];
     char *results_dir;
@@ -54,7 +54,7 @@ struct st_courier {
     size_t n_in;
     struct claim_order claim;
     struct known *known;
-    bool stop;
+    bool drain, stop;
     int64_t give_up_us; /* monotonic */
 
     /* out: under the mutex */
@@ -151,6 +151,27 @@ void st_courier_take(struct st_courier *c, struct st_courier_news *news)
     pthread_mutex_unlock(&c->mutex);
 }
 
+void st_courier_drain(struct st_courier *c)
+{
+    pthread_mutex_lock(&c->mutex);
+    c->drain = true;
+    if (c->claim.plan) {
+        st_plan_unref(c->claim.plan);
+        c->claim.plan = NULL;
+        c->news.claim_over = true;
+        c->news.claim_code = STINT_OK;
+        c->news.n_asked = 0;
+    }
+    if (c->known) {
+        known_free(c->known);
+        c->known = NULL;
+        c->news.disowned = true;
+    }
+    pthread_cond_signal(&c->cond);
+    pthread_mutex_unlock(&c->mutex);
+    uv_async_send(c->wake);
+}
+
 void st_courier_stop(struct st_courier *c, int64_t deadline_us)
 {
     pthread_mutex_lock(&c->mutex);
@@ -230,8 +251,8 @@ static bool open_store(struct st_courier *c)
 
         if (!c->store)
             rc = c->opener->open(c->opener->arg, &c->store, &err);
-        if (rc == STINT_OK && c->admit)
-            rc = c->admit(c->store, c->worker_id, &err);
+        if (rc == STINT_OK && c->admit.fn)
+            rc = c->admit.fn(c->admit.arg, c->store, &err);
         if (rc == STINT_OK)
             break;
         if (rc != STINT_EAGAIN && rc != STINT_EUNKNOWN) {
@@ -443,6 +464,16 @@ static bool exchange(struct st_courier *c, struct claim_order *o)
     return finished;
 }
 
+static bool draining(struct st_courier *c)
+{
+    bool drain;
+
+    pthread_mutex_lock(&c->mutex);
+    drain = c->drain;
+    pthread_mutex_unlock(&c->mutex);
+    return drain;
+}
+
 static void disown(struct st_courier *c, struct known *k)
 {
     stint_error err;
@@ -450,7 +481,7 @@ static void disown(struct st_courier *c, struct known *k)
 
     while (st_store_disown(c->store, 0, st_slice_cstr(c->worker_id), k->ids, k->n, &n, &err) != STINT_OK) {
         note_away(c, &err);
-        if (!pause_before_retry(c))
+        if (!pause_before_retry(c) || draining(c))
             break;
     }
     if (n)
@@ -516,7 +547,7 @@ static void *courier_thread(void *arg)
     return NULL;
 }
 
-stint_code st_courier_new(const struct st_opener *opener, st_admit_fn admit, const char *worker_id,
+stint_code st_courier_new(const struct st_opener *opener, struct st_admit admit, const char *worker_id,
                           const char *results_dir, const struct st_observer *observer, uv_async_t *wake,
                           struct st_courier **out, stint_error *err)
 {

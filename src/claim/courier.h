@@ -18,7 +18,10 @@ struct st_opener {
 };
 
 /* Asked by the courier once the store is open, before the first claim; again after EAGAIN. */
-typedef stint_code (*st_admit_fn)(struct st_store *s, const char *worker_id, stint_error *err);
+struct st_admit {
+    stint_code (*fn)(void *arg, struct st_store *s, stint_error *err); /* NULL = nothing to ask */
+    void *arg;
+};
 
 struct st_courier;
 
@@ -45,8 +48,8 @@ struct st_courier_news {
     struct st_tally tally;
 };
 
-/* admit may be NULL.  observer stays the caller's. */
-stint_code st_courier_new(const struct st_opener *opener, st_admit_fn admit, const char *worker_id,
+/* observer stays the caller's. */
+stint_code st_courier_new(const struct st_opener *opener, struct st_admit admit, const char *worker_id,
                           const char *results_dir, const struct st_observer *observer, uv_async_t *wake,
                           struct st_courier **out, stint_error *err);
 
@@ -58,6 +61,9 @@ void st_courier_claim(struct st_courier *c, struct st_plan *plan, size_t n, size
 stint_code st_courier_disown(struct st_courier *c, const struct st_slice *known, size_t n, stint_error *err);
 void st_courier_take(struct st_courier *c, struct st_courier_news *news);
 
+/* No more claims: one that was asked for and not begun is answered with nothing, and a disown that the store does not
+ * take is given up.  Outcomes are still written. */
+void st_courier_drain(struct st_courier *c);
 /* Write what is in hand, then end; give up deadline_us from now.  Wakes the loop when ended; see st_courier_ended. */
 void st_courier_stop(struct st_courier *c, int64_t deadline_us);
 bool st_courier_ended(struct st_courier *c);

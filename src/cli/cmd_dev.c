@@ -124,7 +124,7 @@ static stint_code enqueue_all(struct dev *d, struct st_batch *batch, stint_error
     if (rc == STINT_OK)
         rc = cli_store_open(d->c, d->url, CLI_CREATE, &s, err);
     if (rc == STINT_OK && batch->n)
-        rc = st_enqueue(s, batch->jobs, batch->n, d->ids, err);
+        rc = st_batch_enqueue(batch, s, d->ids, err);
     st_store_close(s);
     return rc;
 }
@@ -324,6 +324,7 @@ static int run(struct cli *c)
     }
     if (opt == CLI_STOP || !cli_args(c, 0, 0))
         return c->exit;
+    st_worker_hold_signals();
     cli_log_start(c, ST_LOG_INFO);
     mallopt(M_ARENA_MAX, 2);
     exit = dev_run(&d);

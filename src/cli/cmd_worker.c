@@ -164,6 +164,7 @@ static int run(struct cli *c)
 
     if (!read_options(c, &a))
         return c->exit;
+    st_worker_hold_signals();
     cli_log_start(c, ST_LOG_INFO);
     mallopt(M_ARENA_MAX, 2); /* a handful of small threads: one heap each would be waste */
     a.url = cli_store_url(c, false);

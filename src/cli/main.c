@@ -6,6 +6,7 @@
  *
  * Options of the whole program may stand on either side of the command.
  */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -159,6 +160,7 @@ int main(int argc, char **argv)
 
     if (argc == 3 && strcmp(argv[1], ST_MINDER_ARG) == 0)
         return st_minder_main(atoi(argv[2]));
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error like any other */
     st_store_own_process();
     if (!cli_init(&c, argc, argv))
         return c.exit;

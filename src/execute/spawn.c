@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 const int st_spawn_ignored[] = {SIGTERM, SIGINT,  SIGHUP,  SIGQUIT, SIGTSTP, SIGTTIN,
-                                SIGTTOU, SIGPIPE, SIGUSR1, SIGUSR2, 0};
+                                SIGTTOU, SIGPIPE, SIGUSR1, SIGUSR2, SIGXFSZ, 0};
 
 static pid_t parent;
 

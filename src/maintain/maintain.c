@@ -47,13 +47,15 @@ struct st_maintainer {
 
     /* under the mutex */
     struct st_maintain_options opt;
-    bool stop, nudge, rescued, healthy;
+    bool stop, nudge, healthy;
+    struct st_maintain_news news;
     char note[240];
     int64_t give_up_us;
 
     /* the thread's own */
     struct st_store *store;
     bool registered; /* the first beat is written */
+    bool ousted;     /* the row is another's now */
     struct chore reap, beat, elect, prune;
     int64_t epoch; /* 0 = not the leader */
 };
@@ -92,7 +94,7 @@ static void do_reap(struct st_maintainer *m)
     while (st_store_reap(m->store, 0, st_slice_cstr(m->id), r, REAP_BATCH, &n, NULL) == STINT_OK && n > 0) {
         tell_reaped(m, r, n);
         pthread_mutex_lock(&m->mutex);
-        m->rescued = true;
+        m->news.rescued = true;
         pthread_mutex_unlock(&m->mutex);
         uv_async_send(m->wake);
         if (n < REAP_BATCH)
@@ -125,10 +127,21 @@ static void say_started(struct st_maintainer *m, const struct st_worker_info *w)
            ST_F(*queues ? "queues" : "types", *queues ? queues : types), ST_F(*queues ? "types" : NULL, types));
 }
 
+static void say_ousted(struct st_maintainer *m, const stint_error *err)
+{
+    st_log(ST_LOG_ERROR, "worker.ousted", ST_F("worker", m->id), ST_FE(err));
+    m->ousted = true;
+    pthread_mutex_lock(&m->mutex);
+    m->news.ousted = true;
+    pthread_mutex_unlock(&m->mutex);
+    uv_async_send(m->wake);
+}
+
 static void do_beat(struct st_maintainer *m)
 {
     struct st_worker_info w;
     stint_error err;
+    stint_code rc;
 
     pthread_mutex_lock(&m->mutex);
     w = m->opt.self;
@@ -137,7 +150,10 @@ static void do_beat(struct st_maintainer *m)
     pthread_mutex_unlock(&m->mutex);
     w.running = atomic_load(&m->vitals->running);
     w.quiet = atomic_load(&m->vitals->quiet);
-    if (st_store_worker_beat(m->store, 0, &w, &err) != STINT_OK)
+    rc = st_store_worker_beat(m->store, 0, &w, &err);
+    if (rc == STINT_EEXISTS)
+        say_ousted(m, &err);
+    else if (rc != STINT_OK)
         st_log(ST_LOG_DEBUG, "worker.beat_failed", ST_FE(&err));
     else if (!m->registered)
         say_started(m, &w);
@@ -278,6 +294,8 @@ static void say_goodbye(struct st_maintainer *m)
     struct st_lead lead;
     stint_code rc;
 
+    if (m->ousted)
+        return; /* the row is another's */
     do {
         rc = m->epoch ? st_store_lead(m->store, &req, &lead, NULL) : STINT_OK;
         if (rc == STINT_OK)
@@ -327,15 +345,18 @@ static void *maintain_thread(void *arg)
     return NULL;
 }
 
-static void take_options(struct st_maintainer *m, const struct st_maintain_options *opt)
+void st_worker_describe(struct st_worker_info *w)
 {
-    struct st_worker_info *w = &m->opt.self;
-
-    m->opt = *opt;
     snprintf(w->host, sizeof(w->host), "%s", st_host_name());
     st_worker_boot_name(w->boot_id);
     w->pid = getpid();
     w->pid_start = st_pid_start(w->pid);
+}
+
+static void take_options(struct st_maintainer *m, const struct st_maintain_options *opt)
+{
+    m->opt = *opt;
+    st_worker_describe(&m->opt.self);
 }
 
 stint_code st_maintainer_new(const struct st_opener *opener, const struct st_maintain_options *opt,
@@ -396,15 +417,15 @@ void st_maintainer_configure(struct st_maintainer *m, const struct st_maintain_o
     pthread_mutex_unlock(&m->mutex);
 }
 
-bool st_maintainer_take(struct st_maintainer *m)
+struct st_maintain_news st_maintainer_take(struct st_maintainer *m)
 {
-    bool rescued;
+    struct st_maintain_news news;
 
     pthread_mutex_lock(&m->mutex);
-    rescued = m->rescued;
-    m->rescued = false;
+    news = m->news;
+    memset(&m->news, 0, sizeof(m->news));
     pthread_mutex_unlock(&m->mutex);
-    return rescued;
+    return news;
 }
 
 void st_maintainer_free(struct st_maintainer *m, int64_t deadline_us)

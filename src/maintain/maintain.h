@@ -23,6 +23,9 @@ struct st_maintain_options {
     const struct st_observer *observer; /* stays the caller's */
 };
 
+/* Fills what a worker's row says of its process: host, boot, pid. */
+void st_worker_describe(struct st_worker_info *w);
+
 struct st_maintainer;
 
 stint_code st_maintainer_new(const struct st_opener *opener, const struct st_maintain_options *opt,
@@ -33,14 +36,18 @@ void st_maintainer_health(struct st_maintainer *m, bool healthy, const char *not
 void st_maintainer_nudge(struct st_maintainer *m);
 /* HUP: other queues, types, slots or retention. */
 void st_maintainer_configure(struct st_maintainer *m, const struct st_maintain_options *opt);
-/* Have jobs come back to the queue since the last call? */
-bool st_maintainer_take(struct st_maintainer *m);
+/* News since the last call. */
+struct st_maintain_news {
+    bool rescued; /* jobs have come back to the queue */
+    bool ousted;  /* another process has our worker id: we were silent for too long */
+};
+struct st_maintain_news st_maintainer_take(struct st_maintainer *m);
 /* Gives up leadership, removes the worker's row (trying for at most deadline_us), stops and joins. */
 void st_maintainer_free(struct st_maintainer *m, int64_t deadline_us);
 
 /* A worker whose last beat is older than this is taken for dead by people and by the leader. */
 #define ST_WORKER_BEAT (10 * ST_SEC)
-#define ST_WORKER_STALE (60 * ST_SEC)
+#define ST_WORKER_STALE ST_WORKER_SILENT_US
 #define ST_LEADER_TERM (30 * ST_SEC)
 
 #endif

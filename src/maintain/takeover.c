@@ -42,8 +42,14 @@ static stint_code in_use(const struct st_worker_info *w, stint_error *err)
     return STINT_EINVAL;
 }
 
+static bool same_process(const struct st_worker_info *a, const struct st_worker_info *b)
+{
+    return a->pid == b->pid && a->pid_start == b->pid_start && strcmp(a->host, b->host) == 0 &&
+           strcmp(a->boot_id, b->boot_id) == 0;
+}
+
 /* Looks for the id's row: refuses a live one, removes a dead one. */
-static stint_code check_row(struct st_store *s, const char *id, stint_error *err)
+static stint_code check_row(struct st_store *s, const struct st_worker_info *self, stint_error *err)
 {
     struct st_worker_info *list = NULL;
     stint_code rc;
@@ -53,12 +59,12 @@ static stint_code check_row(struct st_store *s, const char *id, stint_error *err
     for (size_t i = 0; rc == STINT_OK && i < n; i++) {
         bool gone = st_worker_process_gone(&list[i]);
 
-        if (strcmp(list[i].id, id) != 0)
+        if (strcmp(list[i].id, self->id) != 0 || same_process(&list[i], self))
             continue;
         if (!gone && st_store_now(s) - list[i].last_beat_us < ST_WORKER_STALE)
             rc = in_use(&list[i], err);
         else
-            rc = st_store_worker_remove(s, 0, st_slice_cstr(id), gone, 0, 0, err);
+            rc = st_store_worker_remove(s, 0, st_slice_cstr(self->id), gone, 0, list[i].last_beat_us, err);
     }
     free(list);
     return rc;
@@ -93,13 +99,29 @@ static stint_code still_leased(struct st_store *s, const char *id, stint_error *
     return rc;
 }
 
-stint_code st_takeover(struct st_store *s, const char *id, stint_error *err)
+/* Two that start at the same moment both find the id free: the row decides, which only one of them can write. */
+static stint_code take_id(struct st_store *s, const struct st_worker_info *self, stint_error *err)
 {
-    stint_code rc = check_row(s, id, err);
+    stint_code rc = st_store_worker_beat(s, 0, self, err);
 
+    if (rc != STINT_EEXISTS)
+        return rc;
+    st_fail(err, STINT_EINVAL, "worker id %s is in use by another process", self->id);
+    st_err_remedy(err, "give each worker an id of its own (STINT_WORKER_ID, worker.id), or none");
+    return STINT_EINVAL;
+}
+
+stint_code st_takeover(struct st_store *s, const struct st_worker_info *self, stint_error *err)
+{
+    stint_code rc = check_row(s, self, err);
+
+    if (rc == STINT_ELOST) /* the row has changed meanwhile: look again */
+        return st_fail(err, STINT_EAGAIN, "another worker is starting as %s", self->id);
+    if (rc == STINT_OK)
+        rc = take_id(s, self, err);
     if (rc == STINT_OK)
         rc = rescue(s, err);
     if (rc == STINT_OK)
-        rc = still_leased(s, id, err);
+        rc = still_leased(s, self->id, err);
     return rc;
 }

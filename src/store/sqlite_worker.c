@@ -53,7 +53,12 @@ static stint_code beat_run(struct st_sq_writer *w, void *arg, stint_error *err)
     bind_text(st, 13, st_slice_cstr(i->note));
     bind_int(st, 14, i->started_us ? i->started_us : now);
     bind_int(st, 15, now);
-    return st_sq_run(&w->c, st, err);
+    bind_int(st, 16, now - ST_WORKER_SILENT_US);
+    if (st_sq_run(&w->c, st, err))
+        return err->code;
+    if (sqlite3_changes(w->c.db) != 1)
+        return st_fail(err, STINT_EEXISTS, "the worker id %s is in use by another process", i->id);
+    return STINT_OK;
 }
 
 stint_code st_sq_worker_beat(struct st_store *s, int64_t now_us, const struct st_worker_info *w,

@@ -182,6 +182,9 @@ struct st_worker_info {
     int64_t started_us, last_beat_us;
 };
 
+/* A worker that has not beaten for so long has lost its id. */
+#define ST_WORKER_SILENT_US (60 * ST_SEC)
+
 struct st_retention {
     int64_t succeeded_us, failed_us, cancelled_us; /* 0 = keep for ever */
 };
@@ -318,7 +321,8 @@ struct st_store_ops {
     stint_code (*prune)(struct st_store *s, const struct st_prune_req *req, struct st_pruned *out,
                         stint_error *err);
 
-    /* Inserts or refreshes w's row; last_beat becomes the store's now. */
+    /* Inserts or refreshes w's row; last_beat becomes the store's now.  EEXISTS: the row belongs to another process (host,
+     * boot id, pid, start) that has beaten within ST_WORKER_SILENT_US. */
     stint_code (*worker_beat)(struct st_store *s, int64_t now_us, const struct st_worker_info *w,
                               stint_error *err);
     stint_code (*worker_list)(struct st_store *s, struct st_worker_info **out, size_t *n_out,

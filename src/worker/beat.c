@@ -110,7 +110,7 @@ static void check_deadlines(struct st_worker *w, int64_t now)
         if (h->state == HELD_RUNNING && now >= h->lease.kill_at_us)
             slots_abort(h, ST_ABORT_LEASE, true);
         else if (now >= h->lease.stop_at_us && h->stopping == ST_ABORT_NOT)
-            slots_abort(h, h->state == HELD_QUEUED ? ST_ABORT_TAKEN : ST_ABORT_LEASE, false);
+            slots_abort(h, h->state == HELD_QUEUED ? ST_ABORT_SHUTDOWN : ST_ABORT_LEASE, false); /* given back, or charged */
         else if (past_timeout(h, now))
             slots_abort(h, ST_ABORT_TIMEOUT, false);
         h = next;
@@ -170,6 +170,7 @@ static void on_verdict(struct st_worker *w, const struct st_beat *b, int64_t ask
         return;
     }
     st_observe_job(&w->observer, STINT_EVENT_ATTEMPT_LEASE_RENEWED, h->done.job);
+    h->asked_us = asked_us;
     h->lease = st_lease_from(asked_us, h->done.job->lease_us, h->renew_us, h->grace_us);
     if (b->started_boot_us) {
         h->start_told = true;

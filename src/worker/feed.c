@@ -18,6 +18,7 @@
 
 #define BATCH_MAX 500
 #define SMOOTH 0.3
+#define SURE_FOR (60 * ST_SEC)
 
 static size_t batch_max(const struct st_worker *w)
 {
@@ -55,18 +56,31 @@ static void sleep_until_next(struct st_worker *w, int64_t next_due_in_us)
     sleep_for(w, us);
 }
 
+void feed_hold(struct st_worker *w, int64_t us)
+{
+    sleep_for(w, us);
+}
+
 void feed_wet(struct st_worker *w)
 {
     w->dry = false;
     uv_timer_stop(&w->poll);
 }
 
+static void disown_unknown(struct st_worker *w);
+
 void feed(struct st_worker *w)
 {
     size_t held = w->n_running + w->n_queued, slots = (size_t)w->settings->slots;
     size_t ahead = prefetch(w), n, n_run;
 
-    if (w->phase != WORKING || w->quiet || w->asking || w->disowning || w->dry)
+    if (w->phase != WORKING || w->asking || w->disowning || w->dry)
+        return;
+    if (w->doubt || st_clock_boot_us() - w->sure_us > SURE_FOR) {
+        disown_unknown(w);
+        return;
+    }
+    if (w->quiet)
         return;
     n_run = held < slots ? slots - held : 0;
     if (n_run == 0 && held - slots > ahead / 2)
@@ -107,20 +121,23 @@ static void take_jobs(struct st_worker *w, struct st_courier_news *news)
         struct st_job *job = news->jobs[i];
         struct held *h = held_new(w, job);
 
-        if (!h) { /* its lease will run out and somebody will reap it */
+        if (!h) {
             st_log(ST_LOG_ERROR, "job.no_memory", ST_F("job", job->id));
             st_job_free(job);
+            w->doubt = true;
             continue;
         }
         h->renew_us = w->settings->renew_us;
-        h->lease = st_lease_from(job->asked_boot_us, job->lease_us, h->renew_us, 0);
+        h->asked_us = job->asked_boot_us;
+        h->lease = st_lease_from(h->asked_us, job->lease_us, h->renew_us, 0);
     }
     free(news->jobs);
     if (w->n_held)
         beat_start(w);
 }
 
-/* The claim may have happened: give back whatever we hold without knowing. */
+/* Give back whatever we hold in the store's eyes without knowing of it: after a claim whose answer was lost, and once
+ * in a while in any case, since nobody else may take from a worker that is alive. */
 static void disown_unknown(struct st_worker *w)
 {
     struct st_slice *known = calloc(w->n_held + 1, sizeof(*known));
@@ -132,6 +149,10 @@ static void disown_unknown(struct st_worker *w)
         for (struct held *h = w->first; h; h = h->next)
             known[n++] = st_slice_cstr(h->done.job->id);
         w->disowning = st_courier_disown(w->courier, known, n, &err) == STINT_OK;
+    }
+    if (w->disowning) {
+        w->doubt = false;
+        w->sure_us = st_clock_boot_us();
     }
     free(known);
 }
@@ -155,7 +176,7 @@ static void on_claim_over(struct st_worker *w, struct st_courier_news *news)
     }
     sleep_for(w, st_tries_next(&w->tries));
     if (news->claim_code == STINT_EUNKNOWN)
-        disown_unknown(w);
+        w->doubt = true;
 }
 
 void feed_on_news(struct st_worker *w, struct st_courier_news *news)

@@ -63,6 +63,20 @@ static void begin_in_process(struct held *h, const struct st_worker_handler *in)
     w->n_push++;
 }
 
+/* No process could be made: the machine is short of something.  What waits here may run elsewhere; we ask for nothing
+ * more until a while has passed. */
+static void hold_back(struct st_worker *w)
+{
+    struct held *h = w->next_queued, *next;
+
+    for (; h; h = next) {
+        next = h->next;
+        if (h->state == HELD_QUEUED)
+            release(h);
+    }
+    feed_hold(w, st_tries_next(&w->start_tries));
+}
+
 static void begin_command(struct held *h, const struct st_type_conf *conf)
 {
     struct st_worker *w = h->w;
@@ -76,8 +90,10 @@ static void begin_command(struct held *h, const struct st_type_conf *conf)
         st_log(ST_LOG_ERROR, "job.not_started", ST_F("job", h->done.job->id), ST_FE(&err));
         h->done.started_boot_us = 0;
         release(h);
+        hold_back(w);
         return;
     }
+    w->start_tries.n = 0;
     st_observe_job(&w->observer, STINT_EVENT_ATTEMPT_STARTED, h->done.job);
     st_log(ST_LOG_DEBUG, "job.started", ST_F("job", h->done.job->id), ST_F("type", h->done.job->type),
            ST_FI("attempt", h->done.job->attempt), ST_FI("fence", h->done.job->fence));
@@ -101,7 +117,7 @@ static void begin(struct held *h)
     } else { /* configured away while it was under way to us */
         release(h);
     }
-    h->lease = st_lease_from(job->asked_boot_us, job->lease_us, h->renew_us, h->grace_us);
+    h->lease = st_lease_from(h->asked_us, job->lease_us, h->renew_us, h->grace_us);
 }
 
 /* Where all handlers are in-process the pool's threads are the slots, and what waits may wait there: so that a short
@@ -139,6 +155,8 @@ void slots_fill(struct st_worker *w)
         next = h->next;
         if (h->state == HELD_QUEUED)
             begin(h);
+        if (next && next->state == HELD_OVER)
+            break; /* all were given back */
     }
     if (w->n_push)
         push_all(w);

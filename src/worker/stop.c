@@ -40,6 +40,7 @@ static void start_draining(struct st_worker *w)
     st_log(ST_LOG_INFO, "worker.stopping", ST_F("worker", w->id), ST_FI("running", w->n_running));
     st_observe_worker(&w->observer, STINT_EVENT_WORKER_STOPPING, NULL);
     w->phase = DRAINING;
+    st_courier_drain(w->courier);
     atomic_store(&w->vitals.quiet, true);
     uv_timer_stop(&w->poll);
     if (w->n_running) {
@@ -68,10 +69,10 @@ static void heed_stops(struct st_worker *w)
  * asked for earlier might have missed a job that became due since. */
 static void check_once(struct st_worker *w)
 {
-    if (!w->opt.once || w->phase != WORKING || !w->dry || w->asking || w->disowning || w->n_held || w->in_hand ||
-        w->n_out || w->tries.n)
+    if (!w->opt.once || w->phase != WORKING || (!w->dry && !w->quiet) || w->asking || w->disowning || w->n_held || w->in_hand ||
+        w->n_out || w->tries.n || w->start_tries.n)
         return;
-    if (w->empty_seq > w->finish_seq) {
+    if (w->empty_seq > w->finish_seq || w->quiet) {
         start_draining(w);
     } else {
         feed_wet(w);

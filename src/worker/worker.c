@@ -111,11 +111,27 @@ static void hear_hinter(struct st_worker *w)
         return;
     if (w->n_running)
         st_lessor_look(w->lessor);
-    if (w->dry && !w->asking && w->tries.n == 0) {
+    if (w->dry && !w->asking && w->tries.n == 0 && w->start_tries.n == 0) {
         w->hinted = true;
         feed_wet(w);
     } else {
         st_hinter_arm(w->hinter, true);
+    }
+}
+
+/* Without our id nothing of ours can be told from the other's: stop. */
+static void hear_maintainer(struct st_worker *w)
+{
+    struct st_maintain_news news = {0};
+
+    if (w->maintainer)
+        news = st_maintainer_take(w->maintainer);
+    if (news.rescued)
+        feed_wet(w);
+    if (news.ousted && w->result == STINT_OK) {
+        w->result = st_fail(&w->error, STINT_ESTATE, "another worker has taken the id %s", w->id);
+        st_err_remedy(&w->error, "give each worker an id of its own (STINT_WORKER_ID, worker.id), or none");
+        atomic_fetch_add(&w->stops, 1);
     }
 }
 
@@ -131,8 +147,7 @@ static void on_wake(uv_async_t *a)
     st_lessor_take(w->lessor, &news);
     beat_on_news(w, &news);
     hear_hinter(w);
-    if (w->maintainer && st_maintainer_take(w->maintainer))
-        feed_wet(w);
+    hear_maintainer(w);
     worker_advance(w);
 }
 
@@ -263,10 +278,25 @@ static stint_code loop_init(struct st_worker *w, stint_error *err)
     return STINT_OK;
 }
 
+static const int our_signals[4] = {SIGTERM, SIGINT, SIGTSTP, SIGHUP};
+
+static void mask_signals(int how)
+{
+    sigset_t set;
+
+    sigemptyset(&set);
+    for (int i = 0; i < 4; i++)
+        sigaddset(&set, our_signals[i]);
+    pthread_sigmask(how, &set, NULL);
+}
+
+void st_worker_hold_signals(void)
+{
+    mask_signals(SIG_BLOCK);
+}
+
 static void signals_init(struct st_worker *w)
 {
-    static const int nums[4] = {SIGTERM, SIGINT, SIGTSTP, SIGHUP};
-
     if (w->opt.stop_fd) {
         uv_poll_init(&w->loop, &w->stop_poll, *w->opt.stop_fd);
         w->stop_poll.data = w;
@@ -275,8 +305,10 @@ static void signals_init(struct st_worker *w)
     for (int i = 0; w->opt.signals && i < 4; i++) {
         uv_signal_init(&w->loop, &w->signals[i]);
         w->signals[i].data = w;
-        uv_signal_start(&w->signals[i], on_signal, nums[i]);
+        uv_signal_start(&w->signals[i], on_signal, our_signals[i]);
     }
+    if (w->opt.signals)
+        mask_signals(SIG_UNBLOCK);
 }
 
 static stint_code executors_init(struct st_worker *w, stint_error *err)
@@ -292,17 +324,31 @@ static stint_code executors_init(struct st_worker *w, stint_error *err)
     return rc;
 }
 
+/* Courier thread, before the first claim. */
+static stint_code admit(void *arg, struct st_store *s, stint_error *err)
+{
+    struct st_worker *w = arg;
+
+    return st_takeover(s, &w->row, err);
+}
+
 static stint_code threads_init(struct st_worker *w, stint_error *err)
 {
     const char *results = w->settings->results_dir ? w->settings->results_dir : "stint-results";
+    struct st_admit admission = {.fn = w->settings->worker_id ? admit : NULL, .arg = w};
+    struct st_maintain_options mo;
     stint_code rc;
 
+    maintain_options(w, &mo);
+    w->row = mo.self;
+    w->row.healthy = true;
+    st_worker_describe(&w->row);
     rc = st_lessor_new(&w->opener, w->id, &w->wake, &w->lessor, err);
     if (rc == STINT_OK && w->settings->notify)
         rc = st_hinter_new(&w->opener, &w->wake, &w->hinter, err);
     if (rc == STINT_OK)
-        rc = st_courier_new(&w->opener, w->settings->worker_id ? st_takeover : NULL, w->id, results, &w->observer,
-                            &w->wake, &w->courier, err);
+        rc = st_courier_new(&w->opener, admission, w->id, results, &w->observer, &w->wake, &w->courier,
+                            err);
     return rc;
 }
 
@@ -318,7 +364,9 @@ stint_code st_worker_new(const struct st_worker_options *opt, struct st_worker *
     w->opener = opt->opener;
     w->settings = opt->settings;
     w->tries = (struct st_tries){.base_us = 100 * ST_MS, .max_us = 5 * ST_SEC};
+    w->start_tries = w->tries;
     w->trip_us = (double)ST_MS;
+    w->sure_us = st_clock_boot_us();
     if (opt->settings->worker_id)
         snprintf(w->id, sizeof(w->id), "%s", opt->settings->worker_id);
     else

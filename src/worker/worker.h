@@ -36,6 +36,9 @@ struct st_worker_options {
 
 struct st_worker;
 
+/* First thing in a program that will run a worker with `signals`: those that come before it is ready wait for it. */
+void st_worker_hold_signals(void);
+
 stint_code st_worker_new(const struct st_worker_options *opt, struct st_worker **out, stint_error *err);
 /* Works until it is stopped (or, with once, until there is nothing left), on the calling thread.  OK after a
  * graceful stop; ESTORE when the store cannot be used; EAGAIN when outcomes could not be written at the end. */

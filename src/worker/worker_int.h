@@ -31,6 +31,7 @@ struct held {
     struct held *hash_next;
     struct st_pool_item item; /* in-process attempts */
     struct st_run *run;       /* command attempts */
+    int64_t asked_us;   /* CLOCK_BOOTTIME before the request that got the lease we have */
     struct st_lease lease;
     int64_t renew_us, grace_us;
     int64_t queued_us;  /* CLOCK_BOOTTIME when it came */
@@ -76,6 +77,7 @@ struct st_worker {
     struct st_exec *exec;
     struct st_pool *pool;
     struct st_vitals vitals;
+    struct st_worker_info row; /* what it registers as; not changed after the start */
     struct st_observer observer;
     int told_running; /* what the workers table was last told */
     int64_t told_us;
@@ -109,6 +111,9 @@ struct st_worker {
     bool capped;    /* the last claim took all there was room for: ask again when a place is free */
     bool asking;    /* a claim is under way */
     bool disowning;
+    bool doubt;     /* the store may believe that we hold what we do not know of: disown */
+    int64_t sure_us; /* CLOCK_BOOTTIME of the last disown */
+    struct st_tries start_tries; /* attempts that could not be started */
     bool dry;       /* the last claim found less than it asked for */
     bool hinted;    /* that claim was made because of a hint */
     struct st_tries tries;
@@ -140,6 +145,7 @@ void slots_release_queued(struct st_worker *w, int64_t older_than_us);
 void feed(struct st_worker *w);
 void feed_on_news(struct st_worker *w, struct st_courier_news *news);
 void feed_wet(struct st_worker *w); /* there may be work: ask */
+void feed_hold(struct st_worker *w, int64_t us); /* ask for nothing for a while */
 
 /* types.c */
 stint_code types_init(struct st_worker *w, stint_error *err); /* after settings and plan are set */
