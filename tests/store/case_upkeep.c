@@ -175,6 +175,20 @@ TEST(a_released_lead_is_free_at_once)
     assert_int_equal(l.epoch, 2);
 }
 
+TEST(a_worker_id_belongs_to_one_process_until_it_is_silent)
+{
+    struct st_store *s = test_store(t);
+    struct st_worker_info a = {.id = "w1", .host = "h", .boot_id = "b", .pid = 7, .pid_start = 70};
+    struct st_worker_info b = a;
+
+    b.pid_start = 71; /* the same pid, another process */
+    OK(st_store_worker_beat(s, T0, &a, NULL));
+    assert_int_equal(st_store_worker_beat(s, T0 + SEC, &b, NULL), STINT_EEXISTS);
+    OK(st_store_worker_beat(s, T0 + 2 * SEC, &a, NULL));
+    OK(st_store_worker_beat(s, T0 + 2 * SEC + ST_WORKER_SILENT_US + 1, &b, NULL));
+    assert_int_equal(st_store_worker_beat(s, T0 + 3 * SEC + ST_WORKER_SILENT_US, &a, NULL), STINT_EEXISTS);
+}
+
 TEST(a_stale_epoch_is_refused)
 {
     struct st_store *s = test_store(t);
