@@ -86,6 +86,15 @@ static void format_text(char *out, size_t size, const char *fmt, va_list ap)
     make_one_line(out);
 }
 
+static void fill(stint_error *err, stint_code code, const char *fmt, va_list ap) ST_PRINTF(3, 0);
+static void fill(stint_error *err, stint_code code, const char *fmt, va_list ap)
+{
+    format_text(err->message, sizeof(err->message), fmt, ap);
+    err->code = code;
+    err->detail[0] = '\0';
+    err->remedy[0] = '\0';
+}
+
 stint_code st_fail(stint_error *err, stint_code code, const char *fmt, ...)
 {
     va_list ap;
@@ -93,12 +102,22 @@ stint_code st_fail(stint_error *err, stint_code code, const char *fmt, ...)
     if (!err)
         return code;
     va_start(ap, fmt);
-    format_text(err->message, sizeof(err->message), fmt, ap);
+    fill(err, code, fmt, ap);
     va_end(ap);
-    err->code = code;
-    err->detail[0] = '\0';
-    err->remedy[0] = '\0';
     return code;
+}
+
+stint_code st_refuse(stint_error *err, const char *remedy, const char *fmt, ...)
+{
+    va_list ap;
+
+    if (!err)
+        return STINT_EINVAL;
+    va_start(ap, fmt);
+    fill(err, STINT_EINVAL, fmt, ap);
+    va_end(ap);
+    st_err_remedy(err, "%s", remedy);
+    return STINT_EINVAL;
 }
 
 void st_err_remedy(stint_error *err, const char *fmt, ...)

@@ -14,6 +14,9 @@
  * Clears detail and remedy. */
 stint_code st_fail(stint_error *err, stint_code code, const char *fmt, ...) ST_PRINTF(3, 4);
 
+/* EINVAL with a remedy: what is wrong, and what to do about it. */
+stint_code st_refuse(stint_error *err, const char *remedy, const char *fmt, ...) ST_PRINTF(3, 4);
+
 /* Add to an error that st_fail has filled. */
 void st_err_remedy(stint_error *err, const char *fmt, ...) ST_PRINTF(2, 3);
 void st_err_detail(stint_error *err, const char *detail);

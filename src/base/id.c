@@ -178,14 +178,17 @@ static bool has_control(struct st_slice s)
 
 stint_code st_id_check(struct st_slice id, stint_error *err)
 {
+    static const char chars[] = "an id is UTF-8 text without control characters, such as order-42";
+
     if (id.len == 0)
-        return st_fail(err, STINT_EINVAL, "the id is empty");
+        return st_refuse(err, "give it 1 to 128 bytes, or leave it out", "the id is empty");
     if (id.len > ST_ID_MAX)
-        return st_fail(err, STINT_EINVAL, "the id has %zu bytes, more than %d", id.len, ST_ID_MAX);
+        return st_refuse(err, "shorten it, for example to a hash of it",
+                         "the id has %zu bytes, more than %d", id.len, ST_ID_MAX);
     if (!st_utf8_valid(id.p, id.len))
-        return st_fail(err, STINT_EINVAL, "the id is not UTF-8");
+        return st_refuse(err, chars, "the id is not UTF-8");
     if (has_control(id))
-        return st_fail(err, STINT_EINVAL, "the id has a control character in it");
+        return st_refuse(err, chars, "the id has a control character in it");
     return STINT_OK;
 }
 

@@ -155,6 +155,8 @@ static bool get_payload(struct cli *c, const char *arg, size_t max, struct st_sl
     st_err_prefix(&err, "payload");
     if (arg && !strchr("-{[\"", arg[0]))
         st_err_remedy(&err, "a text needs double quotes inside the shell's: '\"text\"'");
+    else
+        st_err_remedy(&err, "write JSON, names and texts in double quotes: '{\"to\":\"ada\"}'");
     free(*text);
     cli_fail(c, &err);
     return false;
@@ -201,6 +203,9 @@ static int enqueue_one(struct cli *c, struct want *w, size_t payload_max)
         st_fail(&err, rc, "the store may or may not have job %s", out.id);
         st_err_remedy(&err, "repeat the command with --id %s: that adds it once at most", out.id);
     }
+    if (rc == STINT_EEXISTS)
+        st_err_remedy(&err, "choose another --id; `stint job show %s` shows the job that has it",
+                      out.id);
     return rc ? cli_fail(c, &err) : report_one(c, &out);
 }
 
@@ -302,7 +307,7 @@ static int send_batch(struct cli *c, const struct st_batch *b)
     cli_progress_start(c, &p, "storing", (int64_t)b->n);
     cli_progress_set(&p, 0, (int64_t)b->n);
     if (b->n)
-        rc = st_enqueue(store, b->jobs, b->n, out, &err);
+        rc = st_batch_enqueue(b, store, out, &err);
     cli_progress_end(&p);
     if (rc == STINT_EUNKNOWN) {
         st_fail(&err, rc, "the store may or may not have the batch, whose first job is %s",

@@ -42,7 +42,9 @@ void st_batch_clear(struct st_batch *b)
     }
     st_buf_clear(&b->partial);
     free(b->jobs);
+    free(b->lines);
     b->jobs = NULL;
+    b->lines = NULL;
     b->n = b->cap = b->bytes = 0;
 }
 
@@ -100,9 +102,12 @@ struct reader {
     stint_error *err;
 };
 
-static stint_code wrong_type(struct reader *r, const char *want)
+/* want: "a string"; like: what one looks like. */
+static stint_code wrong_type(struct reader *r, const char *want, const char *like)
 {
-    return st_fail(r->err, STINT_EINVAL, "is not %s", want);
+    st_fail(r->err, STINT_EINVAL, "is not %s", want);
+    st_err_remedy(r->err, "write it as %s", like);
+    return STINT_EINVAL;
 }
 
 /* A string's text, kept. */
@@ -112,11 +117,12 @@ static stint_code read_text(struct reader *r, struct st_slice v, struct st_slice
     stint_code rc;
 
     if (st_json_typeof(v) != ST_JSON_STRING)
-        return wrong_type(r, "a string");
+        return wrong_type(r, "a string", "\"text\", in double quotes");
     st_buf_init(&text, TEXT_MAX);
     st_json_string(v, &text);
     if (text.failed) {
-        rc = st_fail(r->err, STINT_EINVAL, "is longer than %d bytes", TEXT_MAX);
+        rc = st_refuse(r->err, "shorten it; only payload and meta may be long",
+                       "is longer than %d bytes", TEXT_MAX);
     } else {
         *out = ST_SLICE(text.p ? text.p : "", text.len);
         rc = keep(r->b, out, r->err);
@@ -125,14 +131,18 @@ static stint_code read_text(struct reader *r, struct st_slice v, struct st_slice
     return rc;
 }
 
-static stint_code read_int(struct reader *r, struct st_slice v, int64_t min, int *out)
+static stint_code read_int(struct reader *r, struct st_slice v, int64_t min, int64_t max, int *out)
 {
     int64_t n;
 
     if (!st_json_i64(v, &n))
-        return wrong_type(r, "a whole number");
-    if (n < min || n > INT32_MAX)
-        return st_fail(r->err, STINT_EINVAL, "%lld is out of range", (long long)n);
+        return wrong_type(r, "a whole number", "digits without quotes, such as 5");
+    if (n < min || n > max) {
+        st_fail(r->err, STINT_EINVAL, "%lld is out of range", (long long)n);
+        st_err_remedy(r->err, "write a number between %lld and %lld", (long long)min,
+                      (long long)max);
+        return STINT_EINVAL;
+    }
     *out = (int)n;
     return STINT_OK;
 }
@@ -145,11 +155,8 @@ static stint_code read_span(struct reader *r, struct st_slice v,
     struct st_slice text;
     stint_code rc;
 
-    if (st_json_typeof(v) == ST_JSON_NUMBER) {
-        rc = wrong_type(r, "a duration with a unit");
-        st_err_remedy(r->err, "write it as a string such as \"90s\" or \"1h30m\"");
-        return rc;
-    }
+    if (st_json_typeof(v) == ST_JSON_NUMBER)
+        return wrong_type(r, "a duration with a unit", "a string such as \"90s\" or \"1h30m\"");
     rc = read_text(r, v, &text);
     return rc == STINT_OK ? parse(text, out, r->err) : rc;
 }
@@ -184,19 +191,19 @@ static stint_code read_payload(struct reader *r, struct st_slice v)
 static stint_code read_meta(struct reader *r, struct st_slice v)
 {
     if (st_json_typeof(v) != ST_JSON_OBJECT)
-        return wrong_type(r, "an object");
+        return wrong_type(r, "an object", "{\"name\":\"value\"}");
     r->item.job.meta = v;
     return STINT_OK;
 }
 
 static stint_code read_priority(struct reader *r, struct st_slice v)
 {
-    return read_int(r, v, INT32_MIN, &r->item.job.priority);
+    return read_int(r, v, ST_PRIORITY_MIN, ST_PRIORITY_MAX, &r->item.job.priority);
 }
 
 static stint_code read_max_attempts(struct reader *r, struct st_slice v)
 {
-    return read_int(r, v, 0, &r->item.job.max_attempts);
+    return read_int(r, v, 0, ST_ATTEMPTS_MAX, &r->item.job.max_attempts);
 }
 
 static stint_code read_timeout(struct reader *r, struct st_slice v)
@@ -268,7 +275,7 @@ static stint_code read_member(struct reader *r, struct st_slice key, struct st_s
     if (i == MEMBERS_N)
         return unknown_member(r, key);
     if (r->seen & 1u << i)
-        return st_fail(r->err, STINT_EINVAL, "%s is given twice", members[i].name);
+        return st_refuse(r->err, "keep one of them", "%s is given twice", members[i].name);
     r->seen |= 1u << i;
     if (st_json_typeof(v) != ST_JSON_NULL || members[i].read == read_payload)
         rc = members[i].read(r, v);
@@ -279,6 +286,23 @@ static stint_code read_member(struct reader *r, struct st_slice key, struct st_s
 
 /* ---- lines ------------------------------------------------------------------------- */
 
+static bool grow(struct st_batch *b)
+{
+    size_t cap = b->cap ? b->cap * 2 : 64;
+    struct st_new_job *jobs = reallocarray(b->jobs, cap, sizeof(*jobs));
+    size_t *lines;
+
+    if (!jobs)
+        return false;
+    b->jobs = jobs;
+    lines = reallocarray(b->lines, cap, sizeof(*lines));
+    if (!lines)
+        return false;
+    b->lines = lines;
+    b->cap = cap;
+    return true;
+}
+
 static stint_code add_job(struct st_batch *b, const struct st_new_job *job, stint_error *err)
 {
     if (b->n == ST_BATCH_JOBS_MAX) {
@@ -288,15 +312,9 @@ static stint_code add_job(struct st_batch *b, const struct st_new_job *job, stin
         st_err_remedy(err, "send it in several batches");
         return rc;
     }
-    if (b->n == b->cap) {
-        size_t cap = b->cap ? b->cap * 2 : 64;
-        struct st_new_job *jobs = reallocarray(b->jobs, cap, sizeof(*jobs));
-
-        if (!jobs)
-            return st_fail(err, STINT_ENOMEM, "no memory for the batch");
-        b->jobs = jobs;
-        b->cap = cap;
-    }
+    if (b->n == b->cap && !grow(b))
+        return st_fail(err, STINT_ENOMEM, "no memory for the batch");
+    b->lines[b->n] = b->line;
     b->jobs[b->n++] = *job;
     return STINT_OK;
 }
@@ -322,7 +340,8 @@ static stint_code keep_job(struct st_batch *b, struct reader *r, stint_error *er
 static stint_code settle_times(struct reader *r)
 {
     if (r->has_delay && r->has_at)
-        return st_fail(r->err, STINT_EINVAL, "both delay and at are given; one of them is enough");
+        return st_refuse(r->err, "one of them is enough: take the other out",
+                         "both delay and at are given");
     if (r->has_delay)
         r->item.job.due_us = 0;
     if (r->has_at)
@@ -332,19 +351,24 @@ static stint_code settle_times(struct reader *r)
 
 static stint_code read_line(struct st_batch *b, struct st_slice doc, stint_error *err)
 {
+    static const char object[] =
+        "each line is one object, such as {\"type\":\"mail\",\"payload\":{}}";
     struct reader r = {.b = b, .item = {.job = b->defaults}, .err = err};
     struct st_slice key, value;
     stint_code rc = st_json_check(doc, err);
     size_t pos = 0;
 
-    if (rc != STINT_OK)
+    if (rc != STINT_OK) {
+        st_err_remedy(err, "%s", object);
         return rc;
+    }
     if (st_json_typeof(doc) != ST_JSON_OBJECT)
-        return st_fail(err, STINT_EINVAL, "is not a JSON object");
+        return st_refuse(err, object, "is not a JSON object");
     while (rc == STINT_OK && st_json_next(doc, &pos, &key, &value))
         rc = read_member(&r, key, value);
     if (rc == STINT_OK && !r.item.job.type.p)
-        rc = st_fail(err, STINT_EINVAL, "type: is missing");
+        rc = st_refuse(err, "add \"type\", or name the TYPE of all lines in the command",
+                       "type: is missing");
     if (rc == STINT_OK)
         rc = settle_times(&r);
     if (rc == STINT_OK)
@@ -354,7 +378,8 @@ static stint_code read_line(struct st_batch *b, struct st_slice doc, stint_error
 
 static stint_code too_long(stint_error *err)
 {
-    return st_fail(err, STINT_EINVAL, "has more than %zu bytes", ST_BATCH_LINE_MAX);
+    return st_refuse(err, "put the data in a file and enqueue its name", "has more than %zu bytes",
+                     ST_BATCH_LINE_MAX);
 }
 
 stint_code st_batch_line(struct st_batch *b, struct st_slice line, stint_error *err)
@@ -420,4 +445,74 @@ stint_code st_batch_feed(struct st_batch *b, struct st_slice bytes, stint_error 
 stint_code st_batch_end(struct st_batch *b, stint_error *err)
 {
     return b->partial.len ? partial_line(b, ST_NONE, err) : STINT_OK;
+}
+
+/* ---- into the store ---------------------------------------------------------------- */
+
+static bool same_job(const struct st_new_job *a, const struct st_new_job *b)
+{
+    return st_slice_eq(a->type, b->type) && st_slice_eq(a->queue, b->queue) &&
+           st_slice_eq(a->payload, b->payload);
+}
+
+/* Is this the id the store speaks of?  Its words are "the id ID is taken by another job". */
+static bool named(const char *message, struct st_slice id)
+{
+    static const char before[] = "the id ", after[] = " is taken";
+    const char *at = message + sizeof(before) - 1;
+
+    return strncmp(message, before, sizeof(before) - 1) == 0 && strlen(at) >= id.len &&
+           memcmp(at, id.p, id.len) == 0 &&
+           strncmp(at + id.len, after, sizeof(after) - 1) == 0;
+}
+
+/* The job that has the id in the store; *job points into *info.  false: there is none. */
+static bool stored(struct st_store *store, struct st_slice id, struct st_job_info *info,
+                   struct st_new_job *job)
+{
+    stint_error ignored;
+
+    if (st_store_get(store, 0, id, info, &ignored) != STINT_OK)
+        return false;
+    *job = (struct st_new_job){.type = st_slice_cstr(info->type),
+                               .queue = st_slice_cstr(info->queue),
+                               .payload = info->payload};
+    return true;
+}
+
+/* The line to name is the first of that id which is not the job that has it: one in the store, or
+ * one further up in the batch. */
+static void blame(const struct st_batch *b, struct st_store *store, size_t first, stint_error *err)
+{
+    struct st_new_job owner = b->jobs[first];
+    struct st_slice id = owner.id;
+    struct st_job_info info;
+    bool there = stored(store, id, &info, &owner);
+    size_t i = first;
+
+    while (i < b->n && !(st_slice_eq(b->jobs[i].id, id) && !same_job(&b->jobs[i], &owner)))
+        i++;
+    if (i < b->n && !there)
+        st_fail(err, STINT_EEXISTS, "the id %.*s is that of line %zu already", (int)id.len, id.p,
+                b->lines[first]);
+    st_err_prefix(err, "line %zu", b->lines[i < b->n ? i : first]);
+    if (there)
+        st_job_info_clear(&info);
+}
+
+stint_code st_batch_enqueue(const struct st_batch *b, struct st_store *store,
+                            struct st_enqueued *out, stint_error *err)
+{
+    stint_code rc = st_enqueue(store, b->jobs, b->n, out, err);
+
+    if (rc != STINT_EEXISTS || !err)
+        return rc;
+    for (size_t i = 0; i < b->n; i++) {
+        if (!named(err->message, b->jobs[i].id))
+            continue;
+        blame(b, store, i, err);
+        break;
+    }
+    st_err_remedy(err, "give the line an id of its own, or none");
+    return rc;
 }

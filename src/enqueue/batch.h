@@ -20,6 +20,7 @@
 
 struct st_batch {
     struct st_new_job *jobs; /* checked, ready for st_enqueue() */
+    size_t *lines;           /* where each of them stands, 1 = first */
     size_t n;
     size_t line; /* the last line looked at, 1 = first */
 
@@ -43,5 +44,10 @@ stint_code st_batch_end(struct st_batch *b, stint_error *err);
 
 /* One line without its newline. */
 stint_code st_batch_line(struct st_batch *b, struct st_slice line, stint_error *err);
+
+/* Hands the jobs to the store as st_enqueue does; out has room for b->n.  An error that is about
+ * one job names its line. */
+stint_code st_batch_enqueue(const struct st_batch *b, struct st_store *store,
+                            struct st_enqueued *out, stint_error *err);
 
 #endif

@@ -33,7 +33,8 @@ stint_code st_unique_parse(struct st_slice text, enum st_unique *out, int64_t *w
         return STINT_EINVAL;
     }
     if (*window_us == 0)
-        return st_fail(err, STINT_EINVAL, "a window of no time holds nothing");
+        return st_refuse(err, "use active, forever or a duration such as 10m",
+                         "a window of no time holds nothing");
     return STINT_OK;
 }
 
@@ -67,46 +68,54 @@ static stint_code check_payload(const struct st_new_job *job, size_t max, stint_
 
 static stint_code check_meta(const struct st_new_job *job, size_t max, stint_error *err)
 {
+    static const char object[] = "write an object, such as {\"by\":\"ada\"}";
+
     if (!job->meta.p)
         return STINT_OK;
     if (job->meta.len > max)
-        return st_fail(err, STINT_EINVAL, "meta has %zu bytes, the limit is %zu (limits.payload)",
-                       job->meta.len, max);
+        return st_refuse(err, "raise limits.payload, or put the data elsewhere and name it here",
+                         "meta has %zu bytes, the limit is %zu", job->meta.len, max);
     if (st_json_check(job->meta, err) != STINT_OK) {
         st_err_prefix(err, "meta");
+        st_err_remedy(err, "%s", object);
         return STINT_EINVAL;
     }
     if (st_json_typeof(st_json_trim(job->meta)) != ST_JSON_OBJECT)
-        return st_fail(err, STINT_EINVAL, "meta is not a JSON object");
+        return st_refuse(err, object, "meta is not a JSON object");
     return STINT_OK;
 }
 
 static stint_code check_times(const struct st_new_job *job, stint_error *err)
 {
+    static const char span[] = "a duration is 0s to 36500d";
+
     if (job->delay_us < 0 || job->delay_us > SPAN_MAX_US)
-        return st_fail(err, STINT_EINVAL, "the delay is %s",
-                       job->delay_us < 0 ? "negative" : "longer than 36500d");
+        return st_refuse(err, span, "the delay is %s",
+                         job->delay_us < 0 ? "negative" : "longer than 36500d");
     if (job->due_us < 0 || job->due_us > TIME_MAX_US)
-        return st_fail(err, STINT_EINVAL, "the time to run at is %s",
-                       job->due_us < 0 ? "before 1970" : "after the year 9999");
+        return st_refuse(err, "a time is in the years 1970 to 9999", "the time to run at is %s",
+                         job->due_us < 0 ? "before 1970" : "after the year 9999");
     if (job->due_us && job->delay_us)
-        return st_fail(err, STINT_EINVAL, "both delay and at are given; one of them is enough");
+        return st_refuse(err, "one of them is enough: take the other out",
+                         "both delay and at are given");
     if (job->timeout_us < -1 || job->timeout_us > SPAN_MAX_US)
-        return st_fail(err, STINT_EINVAL, "the timeout is %s",
-                       job->timeout_us < 0 ? "negative" : "longer than 36500d");
+        return st_refuse(err, span, "the timeout is %s",
+                         job->timeout_us < 0 ? "negative" : "longer than 36500d");
     return STINT_OK;
 }
 
 static stint_code check_numbers(const struct st_new_job *job, stint_error *err)
 {
+    static const char attempts[] = "say how often it may run, 0 for no limit";
+
     if (job->priority < ST_PRIORITY_MIN || job->priority > ST_PRIORITY_MAX)
-        return st_fail(err, STINT_EINVAL, "priority %d is not in %d..%d", job->priority,
-                       ST_PRIORITY_MIN, ST_PRIORITY_MAX);
+        return st_refuse(err, "choose a number in that range; higher runs first", "priority %d is not in %d..%d",
+                         job->priority, ST_PRIORITY_MIN, ST_PRIORITY_MAX);
     if (job->max_attempts < -1)
-        return st_fail(err, STINT_EINVAL, "max_attempts %d is negative", job->max_attempts);
+        return st_refuse(err, attempts, "max_attempts %d is negative", job->max_attempts);
     if (job->max_attempts > ST_ATTEMPTS_MAX)
-        return st_fail(err, STINT_EINVAL, "max_attempts %d is more than %d; 0 means no limit",
-                       job->max_attempts, ST_ATTEMPTS_MAX);
+        return st_refuse(err, attempts, "max_attempts %d is more than %d", job->max_attempts,
+                         ST_ATTEMPTS_MAX);
     return check_times(job, err);
 }
 
@@ -120,7 +129,8 @@ static stint_code fill_key(struct st_enqueue_item *item, stint_error *err)
     if (job->unique == ST_UNIQUE_NONE)
         return STINT_OK;
     if (job->unique == ST_UNIQUE_WINDOW && (job->window_us <= 0 || job->window_us > SPAN_MAX_US))
-        return st_fail(err, STINT_EINVAL, "unique: the window is not in 1us..36500d");
+        return st_refuse(err, "use active, forever or a duration such as 10m",
+                         "unique: the window is not in 1us..36500d");
     if (job->key.p)
         return st_key_check(job->key, err);
     rc = st_spec_hash(job->type, job->queue, job->payload, item->key, err);

@@ -74,14 +74,18 @@ static stint_code refuse_cp(const char *what, struct st_slice name, uint32_t cp,
 
 static stint_code size_check(const char *what, struct st_slice s, size_t max, stint_error *err)
 {
-    if (s.len == 0)
-        return st_fail(err, STINT_EINVAL, "the %s is empty", what);
-    if (s.len > max)
-        return st_fail(err, STINT_EINVAL, "the %s has %zu bytes, the most is %zu", what, s.len,
-                       max);
-    if (!st_utf8_valid(s.p, s.len))
-        return st_fail(err, STINT_EINVAL, "the %s is not UTF-8", what);
-    return STINT_OK;
+    if (s.len == 0) {
+        st_fail(err, STINT_EINVAL, "the %s is empty", what);
+        st_err_remedy(err, "it has 1 to %zu bytes", max);
+    } else if (s.len > max) {
+        st_fail(err, STINT_EINVAL, "the %s has %zu bytes, the most is %zu", what, s.len, max);
+        st_err_remedy(err, "shorten it, for example to a hash of it");
+    } else if (!st_utf8_valid(s.p, s.len)) {
+        return st_refuse(err, "write it in UTF-8", "the %s is not UTF-8", what);
+    } else {
+        return STINT_OK;
+    }
+    return STINT_EINVAL;
 }
 
 /* what: "queue" or "type". */
@@ -142,7 +146,7 @@ stint_code st_key_check(struct st_slice key, stint_error *err)
     stint_code rc = size_check("unique key", key, ST_KEY_MAX, err);
 
     if (rc == STINT_OK && memchr(key.p, '\0', key.len))
-        rc = st_fail(err, STINT_EINVAL, "the unique key has a NUL character in it");
+        rc = st_refuse(err, "leave that character out", "the unique key has a NUL character in it");
     return rc;
 }
 

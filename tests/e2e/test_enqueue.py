@@ -228,6 +228,22 @@ def test_a_batch_repeated_with_its_ids_adds_nothing(stint):
     assert stint.counts() == {"pending": 100}
 
 
+def test_a_batch_names_the_line_whose_id_is_taken_in_the_store(stint):
+    stint.enqueue("t", "1", "--id", "by")
+    jobs = [{"type": "t", "id": "job"}, {"type": "t", "id": "by", "payload": 1}, {"type": "t", "id": "by", "payload": 2}]
+    lines = "\n" + "".join(json.dumps(job) + "\n" for job in jobs)
+    stint.refuses("enqueue", "--batch", "-", input=lines, code=2, json_code="EEXISTS",
+                  says="line 4: the id by is taken by another job")
+    assert [job["id"] for job in stint.list_all()] == ["by"]
+
+
+def test_a_batch_names_both_lines_that_want_the_same_id(stint):
+    lines = '{"type":"t","id":"a"}\n\n{"type":"t","id":"b"}\n{"type":"u","id":"a"}\n'
+    stint.refuses("enqueue", "--batch", "-", input=lines, code=2, json_code="EEXISTS",
+                  says="line 4: the id a is that of line 1 already")
+    assert stint.list_all() == []
+
+
 # ---- what an acknowledgement is worth ----
 
 

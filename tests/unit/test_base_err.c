@@ -20,9 +20,23 @@ static void a_failure_fills_the_error_and_returns_the_code(void **state)
     assert_string_equal(err.remedy, "");
 }
 
+static void a_refusal_says_what_is_wrong_and_what_to_do(void **state)
+{
+    stint_error err;
+
+    (void)state;
+    memset(&err, 'x', sizeof(err));
+    assert_int_equal(st_refuse(&err, "use 100% of it", "%d is too many", 7), STINT_EINVAL);
+    assert_int_equal(err.code, STINT_EINVAL);
+    assert_string_equal(err.message, "7 is too many");
+    assert_string_equal(err.remedy, "use 100% of it");
+    assert_string_equal(err.detail, "");
+}
+
 static void no_call_minds_a_missing_error(void **state)
 {
     (void)state;
+    assert_int_equal(st_refuse(NULL, "nor this", "nobody reads this"), STINT_EINVAL);
     assert_int_equal(st_fail(NULL, STINT_EINVAL, "nobody reads this"), STINT_EINVAL);
     st_err_remedy(NULL, "nor this");
     st_err_detail(NULL, "nor this");
@@ -119,6 +133,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_failure_fills_the_error_and_returns_the_code),
+        cmocka_unit_test(a_refusal_says_what_is_wrong_and_what_to_do),
         cmocka_unit_test(no_call_minds_a_missing_error),
         cmocka_unit_test(a_long_message_is_cut_between_characters),
         cmocka_unit_test(a_message_may_be_made_from_itself),

@@ -151,7 +151,7 @@ static void unique_without_a_key_takes_the_spec_hash_of_each_line(void **state)
     st_batch_clear(&b);
 }
 
-/* The message names the line; `part` must be in it too. */
+/* The message names the line, and there is a remedy; `part` must be in the message too. */
 static void check_bad(const char *line, const char *part)
 {
     stint_error err = {0};
@@ -164,6 +164,8 @@ static void check_bad(const char *line, const char *part)
     assert_int_equal(strncmp(err.message, "line 3: ", 8), 0);
     if (!strstr(err.message, part))
         fail_msg("\"%s\" does not name %s", err.message, part);
+    if (!err.remedy[0])
+        fail_msg("\"%s\" has no remedy", err.message);
     st_batch_clear(&b);
 }
 
@@ -183,7 +185,7 @@ static void every_error_names_its_line_and_member(void **state)
         {"{\"type\":\"t\",\"queue\":\"a..b\"}", "queue name"},
         {"{\"type\":\"t\",\"priority\":1.5}", "priority: is not a whole number"},
         {"{\"type\":\"t\",\"priority\":\"1\"}", "priority: "},
-        {"{\"type\":\"t\",\"priority\":32768}", "priority 32768"},
+        {"{\"type\":\"t\",\"priority\":32768}", "priority: 32768 is out of range"},
         {"{\"type\":\"t\",\"priority\":99999999999}", "priority: 99999999999"},
         {"{\"type\":\"t\",\"delay\":5}", "delay: is not a duration"},
         {"{\"type\":\"t\",\"delay\":\"5\"}", "delay: "},
@@ -191,13 +193,14 @@ static void every_error_names_its_line_and_member(void **state)
         {"{\"type\":\"t\",\"at\":\"tomorrow\"}", "at: "},
         {"{\"type\":\"t\",\"at\":\"2030-01-01T00:00:00Z\",\"delay\":\"0s\"}", "both delay and at"},
         {"{\"type\":\"t\",\"max_attempts\":-1}", "max_attempts: -1"},
-        {"{\"type\":\"t\",\"max_attempts\":1000001}", "max_attempts 1000001 is more than 1000000"},
+        {"{\"type\":\"t\",\"max_attempts\":1000001}", "max_attempts: 1000001 is out of range"},
         {"{\"type\":\"t\",\"timeout\":true}", "timeout: is not a string"},
         {"{\"type\":\"t\",\"timeout\":\"never\"}", "timeout: "},
         {"{\"type\":\"t\",\"unique\":\"often\"}", "unique: "},
         {"{\"type\":\"t\",\"unique\":\"0s\"}", "unique: "},
         {"{\"type\":\"t\",\"key\":\"\"}", "unique key"},
         {"{\"type\":\"t\",\"id\":\"\"}", "id"},
+        {"{\"type\":\"t\",\"id\":\"a\\u0007\"}", "id has a control character"},
         {"{\"type\":\"t\",\"meta\":[]}", "meta: is not an object"},
         {"{\"type\":\"t\",\"color\":1}", "no member \"color\""},
         {"{\"type\":\"t\",\"type\":\"u\"}", "type is given twice"},
@@ -332,6 +335,20 @@ static void thousands_of_lines_keep_their_texts(void **state)
     st_batch_clear(&b);
 }
 
+static void every_job_knows_its_line(void **state)
+{
+    struct st_batch b;
+
+    (void)state;
+    batch_init(&b);
+    for (int i = 1; i <= 1000; i++)
+        assert_int_equal(st_batch_feed(&b, LIT("\n{\"type\":\"t\"}\n"), NULL), STINT_OK);
+    assert_int_equal(b.n, 1000);
+    for (size_t i = 0; i < b.n; i++)
+        assert_int_equal(b.lines[i], 2 * (i + 1));
+    st_batch_clear(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -348,6 +365,7 @@ int main(void)
         cmocka_unit_test(a_bad_line_in_fed_bytes_is_counted_right),
         cmocka_unit_test(a_line_has_at_most_16_mib),
         cmocka_unit_test(thousands_of_lines_keep_their_texts),
+        cmocka_unit_test(every_job_knows_its_line),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
