@@ -66,6 +66,28 @@ static void take_back(struct st_worker *w, struct st_beat *b)
     }
 }
 
+static uint64_t fingerprint(const char *p, size_t len)
+{
+    uint64_t h = 14695981039346656037u;
+
+    for (size_t i = 0; i < len; i++)
+        h = (h ^ (unsigned char)p[i]) * 1099511628211u;
+    return h;
+}
+
+/* What a child has said of its progress since the last tick becomes news, as a handler's is. */
+static void collect_progress(struct st_worker *w)
+{
+    for (struct held *h = w->first; h; h = h->next) {
+        size_t len = 0;
+        const char *p = h->run ? st_run_progress(h->run, &len) : NULL;
+        uint64_t print = p ? fingerprint(p, len) : 0;
+
+        if (p && print != h->progress_print && st_item_progress(&h->item, ST_SLICE(p, len)))
+            h->progress_print = print;
+    }
+}
+
 static void send_beat(struct st_worker *w, int64_t now)
 {
     struct st_beat *beats;
@@ -140,6 +162,8 @@ static void on_tick(uv_timer_t *t)
             uv_timer_stop(t);
         return;
     }
+    if (w->lines)
+        collect_progress(w);
     send_beat(w, now);
     check_deadlines(w, now);
     if (w->n_running >= (size_t)w->settings->slots || w->n_queued)

@@ -61,9 +61,11 @@ stint_code types_init(struct st_worker *w, stint_error *err)
         return st_fail(err, STINT_ENOMEM, "no memory for %zu types", w->settings->n_types);
     for (size_t i = 0; i < n_rules; i++)
         w->rule_types[i] = rule_type(w, &rules[i]);
-    w->resident = false;
-    for (size_t i = 0; i < w->settings->n_types; i++)
+    w->resident = w->lines = false;
+    for (size_t i = 0; i < w->settings->n_types; i++) {
         w->resident = w->resident || w->settings->types[i].command.mode == ST_MODE_RESIDENT;
+        w->lines = w->lines || w->settings->types[i].command.mode != ST_MODE_ONESHOT;
+    }
     return STINT_OK;
 }
 

@@ -37,6 +37,7 @@ struct held {
     int64_t queued_us;  /* CLOCK_BOOTTIME when it came */
     bool start_told;    /* the store knows that it runs */
     bool beating;       /* is part of a beat under way */
+    uint64_t progress_print; /* of what its child last said */
     enum st_abort stopping;
 };
 
@@ -106,6 +107,7 @@ struct st_worker {
     int *rule_types;  /* index of the type, -1 = in-process */
     int *rooms;       /* what the claim under way may take of each */
     bool resident;    /* some type has resident children */
+    bool lines;       /* some type's children speak in lines: they may tell of progress */
 
     /* feeding */
     bool capped;    /* the last claim took all there was room for: ask again when a place is free */
