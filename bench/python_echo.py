@@ -41,7 +41,7 @@ import json, os
 os.write(1, b'{"status":"ready"}\\n')
 rest = b""
 while True:
-    data = os.read(0, 1 << 18)
+    data = os.read(0, 1 << 16)
     if not data:
         break
     lines = (rest + data).split(b"\\n")
@@ -101,7 +101,7 @@ def measure(name, lines, in_flight, threads):
                 pass
         if unsent and not select.select([back], [to], [])[0]:
             continue
-        data = os.read(back, 1 << 18)
+        data = os.read(back, 1 << 16)
         assert data, f"{name} has ended"
         got += data.count(b"\n")
     took = time.perf_counter() - started

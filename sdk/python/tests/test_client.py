@@ -131,7 +131,13 @@ def test_no_timeout_and_no_limit_of_attempts_are_zero(client):
 
 
 @pytest.mark.parametrize(
-    "text", ['{"a": 1.10, "b":123456789012345678901234567890}', "[\n1,\r\n 2\n]", '"\\ud800"', '"a\\u0000b"']
+    "text",
+    [
+        '{"a": 1.10, "b":123456789012345678901234567890}',
+        "[\n1,\r\n 2\n]",
+        '"\\ud800"',
+        '"a\\u0000b"',
+    ],
 )
 def test_bytes_are_json_already_and_are_kept(client, work, text):
     job = client.enqueue("echo", text.encode())
@@ -353,9 +359,16 @@ def test_threads_share_a_client(client):
 
 @pytest.mark.parametrize(
     "line",
-    ["store: sqlite:named.db", 'store: "sqlite:named.db"  # here', "store:   'sqlite:named.db'", "store: sqlite:named.db # x"],
+    [
+        "store: sqlite:named.db",
+        'store: "sqlite:named.db"  # here',
+        "store:   'sqlite:named.db'",
+        "store: sqlite:named.db # x",
+    ],
 )
-def test_without_a_url_stint_yaml_names_the_store(store, backend, stint_bin, stint_lib, tmp_path, line):
+def test_without_a_url_stint_yaml_names_the_store(
+    store, backend, stint_bin, stint_lib, tmp_path, line
+):
     (tmp_path / "stint.yaml").write_text(f"types:\n  echo: {{run: [cat]}}\n{line}\n")
     Client(backend=backend).enqueue("x", id="there")
     assert (tmp_path / "named.db").exists()
@@ -377,7 +390,9 @@ def test_without_anything_it_is_stint_db_here(store, backend, stint_bin, stint_l
     assert (tmp_path / "stint.db").exists()
 
 
-def test_the_library_is_preferred_and_the_program_stands_in(store, stint_bin, stint_lib, monkeypatch):
+def test_the_library_is_preferred_and_the_program_stands_in(
+    store, stint_bin, stint_lib, monkeypatch
+):
     assert Client(store).backend == "library"
     monkeypatch.setenv("STINT_LIB", "")
     assert Client(store).backend == "program"
@@ -449,7 +464,11 @@ cat >/dev/null
             stint.OutcomeUnknown,
             r"m \(r\)",
         ),
-        ("""echo '{"error":{"code":"ESTORE","message":"full"}}'; exit 4""", stint.StoreUnavailable, "full"),
+        (
+            """echo '{"error":{"code":"ESTORE","message":"full"}}'; exit 4""",
+            stint.StoreUnavailable,
+            "full",
+        ),
         ("""echo '{"error":{"code":"ENOMEM","message":"m"}}'; exit 4""", stint.StintError, "m"),
     ],
 )
@@ -474,9 +493,10 @@ const char *stint_version(void) { return "0.0.0"; }
 stint_code stint_open(const char *u, int t, stint **out, stint_error *e)
 { (void)u; (void)t; (void)e; *out = (stint *)1; return STINT_OK; }
 void stint_close(stint *s) { (void)s; }
-stint_code stint_enqueue(stint *s, const stint_job *j, size_t n, stint_enqueued *out, stint_error *e)
-{ (void)s; (void)j; (void)n; (void)out;
-  strcpy(e->message, "no answer"); strcpy(e->remedy, "again"); strcpy(e->detail, "57P01"); return STINT_EUNKNOWN; }
+stint_code stint_enqueue(stint *s, const stint_job *j, size_t n, stint_enqueued *o, stint_error *e)
+{ (void)s; (void)j; (void)n; (void)o;
+  strcpy(e->message, "no answer"); strcpy(e->remedy, "again"); strcpy(e->detail, "57P01");
+  return STINT_EUNKNOWN; }
 stint_code stint_get(stint *s, const char *i, char **j, stint_error *e)
 { (void)s; (void)i; (void)j; strcpy(e->message, "no memory"); return STINT_ENOMEM; }
 stint_code stint_wait(stint *s, const char *i, int t, const char **st, stint_error *e)
@@ -497,7 +517,8 @@ def test_an_unknown_outcome_of_the_library_names_the_ids(tmp_path, monkeypatch):
         pytest.skip("needs a C compiler and stint.h (STINT_INCLUDE)")
     (tmp_path / "fake.c").write_text(LIBRARY)
     subprocess.run(
-        [cc, "-shared", "-fPIC", "-I", include, "-o", tmp_path / "fake.so", tmp_path / "fake.c"], check=True
+        [cc, "-shared", "-fPIC", "-I", include, "-o", tmp_path / "fake.so", tmp_path / "fake.c"],
+        check=True,
     )
     monkeypatch.setenv("STINT_LIB", str(tmp_path / "fake.so"))
     with Client("sqlite:x.db", backend="library") as client:
@@ -523,17 +544,25 @@ def test_the_structures_are_those_of_the_header(tmp_path):
     include = Path(os.environ.get("STINT_INCLUDE", Path(__file__).parents[3] / "include"))
     if not cc or not (include / "stint.h").exists():
         pytest.skip("needs a C compiler and stint.h (STINT_INCLUDE)")
-    ours = {"stint_job": _library._Job, "stint_error": _library._Error, "stint_enqueued": _library._Enqueued}
+    ours = {
+        "stint_job": _library._Job,
+        "stint_error": _library._Error,
+        "stint_enqueued": _library._Enqueued,
+    }
     prints = "".join(
         f'printf("{c} %zu\\n", sizeof({c}));'
         + "".join(f'printf("{c}.{f[0]} %zu\\n", offsetof({c}, {f[0]}));' for f in struct._fields_)
         for c, struct in ours.items()
     )
     (tmp_path / "p.c").write_text(
-        "#include <stdio.h>\n#include <stddef.h>\n#include <stint.h>\nint main(void){" + prints + "}"
+        "#include <stdio.h>\n#include <stddef.h>\n#include <stint.h>\nint main(void){"
+        + prints
+        + "}"
     )
     subprocess.run([cc, "-I", include, "-o", tmp_path / "p", tmp_path / "p.c"], check=True)
-    said = dict(l.split() for l in subprocess.check_output([tmp_path / "p"], text=True).splitlines())
+    said = dict(
+        line.split() for line in subprocess.check_output([tmp_path / "p"], text=True).splitlines()
+    )
     for c, struct in ours.items():
         assert int(said[c]) == ctypes.sizeof(struct)
         for f in struct._fields_:

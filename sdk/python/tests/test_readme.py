@@ -51,12 +51,18 @@ def test_a_worker_runs_the_task_in_five_lines(tmp_path, stint_bin, stint_lib, ru
     jobs = client.enqueue_many([{"type": "greet", "payload": {"name": n}} for n in ("Ada", "Alan")])
     done = subprocess.run(
         [stint_bin, "worker", "--once", "--store", store],
-        cwd=tmp_path, capture_output=True, text=True, timeout=60,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     if "is not in this version of stint yet" in done.stderr:
         pytest.skip(f"this stint has no `mode: {mode}`")
     assert done.returncode == 0, done.stderr
-    assert [client.wait(j.id, timeout=30)["result"] for j in jobs] == [{"hello": "Ada"}, {"hello": "Alan"}]
+    assert [client.wait(j.id, timeout=30)["result"] for j in jobs] == [
+        {"hello": "Ada"},
+        {"hello": "Alan"},
+    ]
 
 
 def test_the_version_is_that_of_the_package():

@@ -167,7 +167,12 @@ def shell(tmp_path):
     def run(*args, stdin=""):
         return subprocess.run(
             [sys.executable, "-m", "stint.testing", *args],
-            cwd=tmp_path, input=stdin, capture_output=True, text=True, timeout=60, env=dict(os.environ),
+            cwd=tmp_path,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=dict(os.environ),
         )
 
     return run
@@ -196,7 +201,16 @@ def test_the_exit_code_tells_the_outcome(shell, what, code):
 
 
 @pytest.mark.parametrize(
-    "args", [[], ["tasks"], ["nothing:here"], ["tasks:missing"], ["tasks:greet", "{"], ["tasks:greet", "1", "2"], ["--help"]]
+    "args",
+    [
+        [],
+        ["tasks"],
+        ["nothing:here"],
+        ["tasks:missing"],
+        ["tasks:greet", "{"],
+        ["tasks:greet", "1", "2"],
+        ["--help"],
+    ],
 )
 def test_wrong_usage_is_2_and_says_how(shell, args):
     done = shell(*args)

@@ -20,7 +20,7 @@ from ._codec import LINE_MAX, Codec
 from ._errors import Cancelled
 from ._job import Host, Job, running
 from ._registry import Handler, NoHandler, Registry, wants_context
-from ._signals import Signals, Stop
+from ._signals import Signals
 from ._wire import Wire
 
 QUICK_S = 0.001  # after a handler that took longer, no answer is held back
@@ -57,21 +57,11 @@ class Child(Host):
 
     # ---- read ----
 
-    def _read(self) -> bool:
-        """Waits for more requests. False: there will be none."""
-        signals = self._signals
-        lines: List[bytes] = []
-        try:
-            signals.may_raise = True
-            with self._reading:
-                if not (self._inbox.eof or signals.stopping):
-                    lines = self._inbox.read()
-            signals.may_raise = False
-        except Stop:
-            signals.may_raise = False
-            return False
-        self._accept(lines)
-        return bool(lines) or not (self._inbox.eof or signals.stopping)
+    def _read(self) -> None:
+        """Waits for more requests, or a signal, or the end."""
+        with self._reading:
+            if self._signals.wait():
+                self._accept(self._inbox.read())
 
     def listen(self) -> None:
         """Takes in what has come already. A handler asks for it; it may read its own end."""
@@ -117,15 +107,16 @@ class Child(Host):
 
     def serve(self, limit: Optional[int] = None) -> None:
         """In this thread, one by one; at most `limit` requests."""
-        backlog, outbox, signals = self._backlog, self._outbox, self._signals
+        inbox, backlog, outbox, signals = self._inbox, self._backlog, self._outbox, self._signals
         handle, clock = self._handle, time.perf_counter
         left = -1 if limit is None else limit
         now = 0.0
         while left and not (signals.stopping or outbox.broken):
             if not backlog:
                 self._rest()
-                if not self._read():
+                if inbox.eof:
                     break
+                self._read()
                 now = clock()
                 continue
             seq, request = backlog.popleft()
@@ -149,7 +140,8 @@ class Child(Host):
         ]
         for worker in workers:
             worker.start()
-        while not self._outbox.broken and self._read():
+        while not (self._inbox.eof or self._outbox.broken or self._signals.stopping):
+            self._read()
             with self._work:
                 self._work.notify(len(self._backlog))
         with self._work:

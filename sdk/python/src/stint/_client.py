@@ -14,7 +14,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, TypedDict, Union
 
 from ._durations import Duration, milliseconds
-from ._errors import InvalidRequest, NotFound
+from ._errors import InvalidRequest
 
 Time = Union[datetime, int, float, str]
 """A datetime with a time zone, seconds since 1970, or an RFC 3339 text."""
@@ -243,7 +243,9 @@ def _open(url: Optional[str], timeout_ms: int, backend: Optional[str]) -> Backen
 
 # ---- the store's name ----
 
-_STORE_LINE = re.compile(r"""^store:[ \t]+(?:"([^"\\]*)"|'([^']*)'|([^\s#"']\S*))[ \t]*(?:#.*)?$""", re.M)
+_STORE_LINE = re.compile(
+    r"""^store:[ \t]+(?:"([^"\\]*)"|'([^']*)'|([^\s#"']\S*))[ \t]*(?:#.*)?$""", re.M
+)
 
 
 def _default_url() -> Optional[str]:
@@ -308,9 +310,10 @@ def _optional(value: Any, what: str) -> Optional[str]:
 def _id(value: Any) -> str:
     if isinstance(value, Enqueued):
         value = value.id
-    if not _text(value, "id"):
+    id = _text(value, "id")
+    if not id:
         raise InvalidRequest("the id is empty")
-    return value
+    return id
 
 
 def _int(value: Any, what: str, low: int, high: int) -> int:
@@ -417,6 +420,3 @@ def _document(text: bytes) -> Dict[str, Any]:
         except ValueError:
             job["result"] = data.decode(errors="replace")
     return job
-
-
-__all__ = ["Client", "Enqueued", "NewJob", "NotFound"]

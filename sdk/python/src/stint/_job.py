@@ -2,7 +2,7 @@
 """The task that runs: what the worker said about it, its cancel flag, its progress."""
 
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Dict, Optional
+from typing import TYPE_CHECKING, Any, Dict, Optional, cast
 
 from ._errors import Cancelled
 
@@ -35,7 +35,7 @@ class Job:
     @property
     def id(self) -> str:
         """The job's id."""
-        return self._request.get("task_id", "unknown")
+        return cast(str, self._request.get("task_id", "unknown"))
 
     @property
     def type(self) -> Optional[str]:

@@ -49,8 +49,7 @@ class Program(Backend):
             done = subprocess.run(
                 [self._path, *command, *self._globals, "--", *args],
                 input=stdin,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                capture_output=True,
             )
         except OSError as error:
             raise NotInstalled(f"{self._path} cannot be run: {error}") from None

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """run() and run_once(): this process as a child of the worker.
 
-    start --load failed--> {"status":"error"}, exit 1
-      |
-      `--> {"status":"ready"} --> serving --EOF-----> all that came is done --> the end
-                                    `------SIGTERM--> what runs is finished --> the end
+start --load failed--> {"status":"error"}, exit 1
+  |
+  `--> {"status":"ready"} --> serving --EOF-----> all that came is done --> the end
+                                `------SIGTERM--> what runs is finished --> the end
 """
 
 import os
@@ -60,7 +60,7 @@ def _thread_count(threads: Optional[int]) -> int:
 
 def _serve(threads: int, limit: Optional[int], codec: Codec) -> None:
     wire = Wire.take_over()
-    signals = Signals()
+    signals = Signals(wire.inbox.fd)
     try:
         child = Child(registry, codec, wire, signals)
         _start(child, codec, wire, signals)

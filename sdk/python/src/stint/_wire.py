@@ -30,7 +30,7 @@ from typing import Deque, List, Optional
 
 from ._codec import LINE_MAX
 
-READ_SIZE = 1 << 18
+READ_SIZE = 1 << 16  # what a pipe holds; larger buffers cost an mmap each
 HOLD_S = 0.005
 HELD_MAX = 512  # lines held at most
 HELD_BYTES = 1 << 16  # a line of this size is not held
@@ -92,6 +92,7 @@ class Outbox:
         self._lock = threading.Lock()
         self._writing = False
         self._done = threading.Condition(self._lock)  # no longer writing
+        self._draining = 0  # how many wait for that
         self._armed = False  # the timer runs
         self._timer: Optional[threading.Event] = None
 
@@ -99,43 +100,58 @@ class Outbox:
         """Writes a line, after those that were held."""
         self._lines.append(line)
         self.flush()
+        if len(self._lines) >= HELD_MAX:  # a writer is stuck: so are we, until the worker reads
+            self.drain()
 
     def hold(self, line: bytes) -> None:
         """Keeps a line for a moment."""
+        if len(self._lines) >= HELD_MAX - 1 or len(line) >= HELD_BYTES:
+            self.put(line)
+            return
         self._lines.append(line)
         if not self._armed:
             self._arm()
-        if len(self._lines) >= HELD_MAX or len(line) >= HELD_BYTES:
-            self.flush()
 
     def flush(self) -> None:
         """Writes what is there. Returns if another thread is at it: that one writes ours too."""
+        if not self._lines:
+            return
         with self._lock:
             if self._writing:
                 return
-            self._writing = True
-        while True:
-            with self._lock:
-                lines = self._lines
-                data = b"".join([lines.popleft() for _ in range(len(lines))])
-                if not data or self.broken:
-                    self._writing = False
-                    self._done.notify_all()
-                    return
+            data = self._take()
+            self._writing = bool(data)
+        while data:
             self._write(data)
+            with self._lock:
+                data = self._take()
+                if not data:
+                    self._writing = False
+                    if self._draining:
+                        self._done.notify_all()
+
+    def _take(self) -> bytes:
+        lines = self._lines
+        if len(lines) == 1:
+            return lines.popleft()
+        return b"".join([lines.popleft() for _ in range(len(lines))])
 
     def drain(self) -> None:
         """Returns when everything is written."""
         self.flush()
         with self._lock:
+            self._draining += 1
             self._done.wait_for(lambda: not self._writing)
+            self._draining -= 1
 
     def _write(self, data: bytes) -> None:
-        view = memoryview(data)
+        if self.broken:
+            return
         try:
-            while view:
-                view = view[os.write(self.fd, view) :]
-        except OSError:  # the worker is gone; its other end tells nobody anything any more
+            done = os.write(self.fd, data)
+            while done < len(data):
+                done += os.write(self.fd, memoryview(data)[done:])
+        except OSError:  # the worker is gone: nobody wants to know any more
             self.broken = True
 
     def _arm(self) -> None:

@@ -161,8 +161,8 @@ def _registry_for(task: Union[Handler, str], ctx: Any) -> "tuple[Registry, str]"
     reg = Registry()
     reg.add_task(None, task)
     reg.loader = registry.loader if ctx is _LOAD_IT else (lambda: ctx)
-    name = next((name for name, fn in registry.named.items() if fn is task), None)
-    return reg, name or getattr(task, "__name__", "test")
+    names = [name for name, fn in registry.named.items() if fn is task]
+    return reg, names[0] if names else str(getattr(task, "__name__", "test"))
 
 
 def reset() -> None:
@@ -189,7 +189,9 @@ def _find(where: str) -> Union[Handler, str]:
     if not colon or not module_name or not name:
         raise ValueError(f"{where!r} is not of the form MODULE:FUNCTION")
     registry.inert = True  # a run() at the module's end must not wait for requests
-    module = importlib.import_module(module_name[:-3] if module_name.endswith(".py") else module_name)
+    module = importlib.import_module(
+        module_name[:-3] if module_name.endswith(".py") else module_name
+    )
     found: Optional[Callable[..., Any]] = getattr(module, name, None)
     if callable(found):
         return found
