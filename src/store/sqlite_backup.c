@@ -135,6 +135,16 @@ static stint_code taken(const char *path, stint_error *err)
     return STINT_EINVAL;
 }
 
+/* Messages speak of the name that was asked for: the temporary one is that and a suffix. */
+static void name_target(stint_error *err, const char *suffix)
+{
+    const size_t len = strlen(suffix);
+    char *at = strstr(err->message, suffix);
+
+    if (at)
+        memmove(at, at + len, strlen(at + len) + 1);
+}
+
 stint_code st_sq_backup(struct st_store *s, const char *path, st_progress_fn progress, void *arg,
                         stint_error *err)
 {
@@ -154,6 +164,8 @@ stint_code st_sq_backup(struct st_store *s, const char *path, st_progress_fn pro
     else {
         snprintf(temp, size, "%s.tmp-%d", path, (int)getpid());
         code = backup_to(c, temp, path, progress, arg, &local);
+        if (code)
+            name_target(&local, temp + strlen(path));
     }
     free(temp);
     if (code && err)

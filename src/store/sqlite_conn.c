@@ -115,71 +115,80 @@ static const char *file_of(sqlite3 *db)
     return name && *name ? name : "the store";
 }
 
-static stint_code full(sqlite3 *db, const char *what, stint_error *err)
+static stint_code busy_file(sqlite3 *db, stint_error *err)
 {
-    st_fail(err, STINT_ESTORE, "the disk of %s is full (%s)", file_of(db), what);
+    st_fail(err, STINT_EAGAIN, "another process is writing to %s", file_of(db));
+    st_err_remedy(err, "try again, or wait longer for it (--store-timeout)");
+    return STINT_EAGAIN;
+}
+
+static stint_code full(sqlite3 *db, stint_error *err)
+{
+    st_fail(err, STINT_ESTORE, "the disk of %s is full", file_of(db));
     st_err_remedy(err, "free some space, or remove ended jobs with `stint prune`");
     return STINT_ESTORE;
 }
 
-static stint_code readonly(sqlite3 *db, const char *what, stint_error *err)
+static stint_code readonly(sqlite3 *db, stint_error *err)
 {
-    st_fail(err, STINT_ESTORE, "%s or its directory cannot be written (%s)", file_of(db), what);
+    st_fail(err, STINT_ESTORE, "%s or its directory cannot be written", file_of(db));
     st_err_remedy(err, "give this user write permission for the file and the directory it is in");
     return STINT_ESTORE;
 }
 
-static stint_code broken(sqlite3 *db, const char *what, stint_error *err)
+static stint_code broken(sqlite3 *db, stint_error *err)
 {
-    st_fail(err, STINT_ESTORE, "%s: %s (%s)", file_of(db), sqlite3_errmsg(db), what);
+    st_fail(err, STINT_ESTORE, "%s: %s", file_of(db), sqlite3_errmsg(db));
     st_err_remedy(err, "name another file, or put a backup in its place");
     return STINT_ESTORE;
 }
 
-static stint_code other(sqlite3 *db, const char *what, stint_error *err)
+static stint_code other(sqlite3 *db, stint_error *err)
 {
     const int sys = sqlite3_system_errno(db);
 
-    return st_fail(err, STINT_ESTORE, "%s: %s%s%s (%s)", file_of(db), sqlite3_errmsg(db),
-                   sys ? ": " : "", sys ? strerror(sys) : "", what);
+    return st_fail(err, STINT_ESTORE, "%s: %s%s%s", file_of(db), sqlite3_errmsg(db),
+                   sys ? ": " : "", sys ? strerror(sys) : "");
 }
 
-static stint_code fail_by_code(sqlite3 *db, int rc, const char *what, stint_error *err)
+static stint_code fail_by_code(sqlite3 *db, int rc, stint_error *err)
 {
     switch (rc & 0xff) {
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
-        return st_fail(err, STINT_EAGAIN, "another process is writing to %s (%s)", file_of(db),
-                       what);
+        return busy_file(db, err);
     case SQLITE_NOMEM:
-        return st_fail(err, STINT_ENOMEM, "out of memory (%s)", what);
+        return st_fail(err, STINT_ENOMEM, "out of memory");
     case SQLITE_FULL:
-        return full(db, what, err);
+        return full(db, err);
     case SQLITE_READONLY:
     case SQLITE_PERM:
     case SQLITE_CANTOPEN:
-        return readonly(db, what, err);
+        return readonly(db, err);
     case SQLITE_NOTADB:
     case SQLITE_CORRUPT:
-        return broken(db, what, err);
+        return broken(db, err);
     case SQLITE_TOOBIG:
-        return st_fail(err, STINT_EINVAL, "too large for the store (%s)", what);
+        return st_refuse(err, "put the data in a file and enqueue its name",
+                         "a job is too large for the store");
     case SQLITE_IOERR: /* some writes, of the shared index for one, tell only so */
         if (sqlite3_system_errno(db) == ENOSPC || sqlite3_system_errno(db) == EDQUOT)
-            return full(db, what, err);
-        return other(db, what, err);
+            return full(db, err);
+        return other(db, err);
     default:
-        return other(db, what, err);
+        return other(db, err);
     }
 }
 
+/* What was going on is for whoever reads the code: it stands in the detail, behind SQLite's number.
+ */
 stint_code st_sq_fail(sqlite3 *db, const char *what, stint_error *err)
 {
     const int rc = sqlite3_extended_errcode(db);
-    const stint_code code = fail_by_code(db, rc, what, err);
-    char detail[sizeof(err->detail)];
+    const stint_code code = fail_by_code(db, rc, err);
+    char detail[64];
 
-    snprintf(detail, sizeof(detail), "%d", rc);
+    snprintf(detail, sizeof(detail), "%d %.40s", rc, what);
     st_err_detail(err, detail);
     return code;
 }

@@ -369,7 +369,9 @@ void *st_sq_writer_main(void *arg)
 static stint_code withdraw(struct st_sq_writer *w, struct st_sq_req *req)
 {
     queue_remove(w, req);
-    return st_fail(&req->err, STINT_EAGAIN, "%s is busy: no answer within the time given", w->path);
+    st_fail(&req->err, STINT_EAGAIN, "%s is busy: no answer within the time given", w->path);
+    st_err_remedy(&req->err, "try again, or wait longer for it (--store-timeout)");
+    return STINT_EAGAIN;
 }
 
 /* With the lock held.  A request that has begun is waited for, however long it takes. */

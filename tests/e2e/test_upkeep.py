@@ -79,6 +79,13 @@ def test_a_backup_does_not_overwrite_a_file(stint):
     assert (stint.dir / "precious").read_text() == "mine"
 
 
+def test_a_backup_that_cannot_be_made_names_the_file_that_was_asked_for(stint, read_only_dir):
+    stint.enqueue("t")
+    for target in (read_only_dir / "copy.db", stint.dir / "no" / "copy.db"):
+        error = stint.refuses("backup", target, code=4, says=str(target))
+        assert "tmp" not in error["message"].replace(str(target), "")
+
+
 def test_migrate_says_which_schema_is_there_and_which_is_wanted(stint):
     stint.enqueue("t")
     status = stint.json("migrate", "status")
