@@ -93,7 +93,7 @@ static void line_error(const struct st_job_info *info)
 {
     char *text;
 
-    if (info->error_kind == ST_KIND_NONE)
+    if (!st_job_has_error(info))
         return;
     text = bytes_text(st_slice_cstr(info->error_message ? info->error_message : ""), SHOWN_MAX);
     printf("  %-12s %s: %s\n", "error", st_kind_name(info->error_kind), text ? text : "");

@@ -5,6 +5,8 @@
  * The names and their order are promised; new ones may be added, none may change.  Memory
  * is shown in bytes.  The spec hash is not stored: it is computed from type, queue and payload.
  *
+ * Invariant: what stands in `error` stands in `errors` too.
+ *
  * Thread: any; there is no state here.
  */
 #include "job/show.h"
@@ -46,10 +48,17 @@ static void put_kind(struct st_jw *w, enum st_kind kind)
     put_cstr(w, "kind", kind == ST_KIND_NONE ? NULL : st_kind_name(kind));
 }
 
+bool st_job_has_error(const struct st_job_info *info)
+{
+    if (info->error_kind == ST_KIND_CANCELLED)
+        return info->state == ST_CANCELLED;
+    return info->error_kind != ST_KIND_NONE;
+}
+
 static void put_error(struct st_jw *w, const struct st_job_info *info)
 {
     st_jw_key(w, "error");
-    if (info->error_kind == ST_KIND_NONE) {
+    if (!st_job_has_error(info)) {
         st_jw_null(w);
         return;
     }
@@ -59,11 +68,34 @@ static void put_error(struct st_jw *w, const struct st_job_info *info)
     st_jw_close(w, '}');
 }
 
-/* Given back, cancelled and succeeded attempts are no failures. */
+/* Attempts that succeeded, were given back or go on have no error to tell. */
 static bool attempt_failed(const struct st_attempt_info *a)
 {
     return a->outcome && (!strcmp(a->outcome, "retry") || !strcmp(a->outcome, "failed") ||
-                          !strcmp(a->outcome, "lease_expired"));
+                          !strcmp(a->outcome, "lease_expired") || !strcmp(a->outcome, "cancelled"));
+}
+
+/* A cancellation that met no attempt: the job waited. */
+static bool cancelled_waiting(const struct st_job_info *info)
+{
+    const struct st_attempt_info *last =
+        info->n_attempts ? &info->attempts[info->n_attempts - 1] : NULL;
+
+    return info->state == ST_CANCELLED && info->error_kind == ST_KIND_CANCELLED &&
+           !(last && last->outcome && !strcmp(last->outcome, "cancelled") &&
+             last->ended_us >= info->finished_us);
+}
+
+/* attempt 0: it was not running. */
+static void put_one_error(struct st_jw *w, enum st_kind kind, const char *message, int attempt,
+                          int64_t at_us)
+{
+    st_jw_open(w, '{');
+    put_kind(w, kind);
+    put_cstr(w, "message", message);
+    put_int_unless(w, "attempt", attempt, 0);
+    put_time(w, "at", at_us);
+    st_jw_close(w, '}');
 }
 
 static void put_errors(struct st_jw *w, const struct st_job_info *info)
@@ -73,15 +105,11 @@ static void put_errors(struct st_jw *w, const struct st_job_info *info)
     for (size_t i = 0; i < info->n_attempts; i++) {
         const struct st_attempt_info *a = &info->attempts[i];
 
-        if (!attempt_failed(a))
-            continue;
-        st_jw_open(w, '{');
-        put_kind(w, a->kind);
-        put_cstr(w, "message", a->message);
-        put_int(w, "attempt", a->n);
-        put_time(w, "at", a->ended_us);
-        st_jw_close(w, '}');
+        if (attempt_failed(a))
+            put_one_error(w, a->kind, a->message, a->n, a->ended_us);
     }
+    if (cancelled_waiting(info))
+        put_one_error(w, info->error_kind, info->error_message, 0, info->finished_us);
     st_jw_close(w, ']');
 }
 

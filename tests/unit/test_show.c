@@ -202,6 +202,65 @@ static void bytes_that_are_no_json_are_shown_as_text_or_base64(void **state)
     st_job_info_clear(&info);
 }
 
+/* A job that failed once and was then cancelled, as it waited or as it ran. */
+static void fill_cancelled(struct st_job_info *info, bool waited)
+{
+    fill(info);
+    info->state = ST_CANCELLED;
+    info->shown = ST_SHOW_CANCELLED;
+    info->finished_us = T0 + 7 * ST_SEC;
+    info->error_kind = ST_KIND_CANCELLED;
+    free(info->error_message);
+    info->error_message = strdup("stop");
+    if (waited) { /* the attempt that went on was never there */
+        free(info->attempts[3].worker);
+        info->n_attempts = 3;
+        return;
+    }
+    info->attempts[3].ended_us = info->finished_us;
+    info->attempts[3].outcome = strdup("cancelled");
+    info->attempts[3].kind = ST_KIND_CANCELLED;
+    info->attempts[3].message = strdup("stop");
+}
+
+static void a_cancellation_is_an_error_like_others(void **state)
+{
+    struct st_job_info info;
+
+    (void)state;
+    fill_cancelled(&info, true);
+    assert_true(shows(&info, true, "\"error\":{\"kind\":\"cancelled\",\"message\":\"stop\"}"));
+    assert_true(shows(&info, true,
+                      "\"at\":\"2025-01-01T12:00:05.000000Z\"},{\"kind\":\"cancelled\","
+                      "\"message\":\"stop\",\"attempt\":null,"
+                      "\"at\":\"2025-01-01T12:00:07.000000Z\"}],"));
+    st_job_info_clear(&info);
+    fill_cancelled(&info, false);
+    assert_true(shows(&info, true, "\"error\":{\"kind\":\"cancelled\",\"message\":\"stop\"}"));
+    assert_true(shows(&info, true,
+                      "\"at\":\"2025-01-01T12:00:05.000000Z\"},{\"kind\":\"cancelled\","
+                      "\"message\":\"stop\",\"attempt\":3,"
+                      "\"at\":\"2025-01-01T12:00:07.000000Z\"}],"));
+    st_job_info_clear(&info);
+}
+
+static void a_job_that_is_no_longer_cancelled_does_not_show_that_as_its_error(void **state)
+{
+    struct st_job_info info;
+
+    (void)state;
+    for (int waited = 0; waited < 2; waited++) {
+        fill_cancelled(&info, waited);
+        info.state = ST_PENDING;
+        info.shown = ST_SHOW_PENDING;
+        info.finished_us = 0;
+        assert_true(shows(&info, true, "\"error\":null"));
+        assert_true(shows(&info, false, "\"error\":null"));
+        assert_int_equal(shows(&info, true, "\"kind\":\"cancelled\""), !waited);
+        st_job_info_clear(&info);
+    }
+}
+
 static void a_held_job_is_one_block_with_copies_of_its_texts(void **state)
 {
     char id[] = "1", type[] = "t", payload[] = "{}";
@@ -254,6 +313,8 @@ int main(void)
         cmocka_unit_test(a_list_leaves_out_attempts_and_what_was_not_loaded),
         cmocka_unit_test(a_list_with_payloads_shows_them_with_the_hash),
         cmocka_unit_test(bytes_that_are_no_json_are_shown_as_text_or_base64),
+        cmocka_unit_test(a_cancellation_is_an_error_like_others),
+        cmocka_unit_test(a_job_that_is_no_longer_cancelled_does_not_show_that_as_its_error),
         cmocka_unit_test(a_held_job_is_one_block_with_copies_of_its_texts),
         cmocka_unit_test(an_empty_payload_is_given_and_a_missing_one_is_not),
         cmocka_unit_test(a_cleared_record_can_be_cleared_again),
