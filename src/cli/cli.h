@@ -122,13 +122,15 @@ bool cli_int(struct cli *c, const char *what, const char *text, int64_t min, int
 bool cli_duration(struct cli *c, const char *what, const char *text, int64_t *us);
 bool cli_time(struct cli *c, const char *what, const char *text, int64_t *us);
 
-/* Help for a command, the whole page; to stdout. */
-void cli_help(const struct cli_command *cmd, const char *full_name);
+/* Help for a command, the whole page, to stdout; the exit code. */
+int cli_help(struct cli *c, const struct cli_command *cmd, const char *full_name);
 
 /* ---- errors ------------------------------------------------------------------------ */
 
 /* The exit code that goes with a code. */
 int cli_exit_code(stint_code code);
+/* Gives an error that has no remedy the one that goes with its code. */
+void cli_remedy(const struct cli *c, stint_error *err);
 /* Prints err: "stint: message" and the remedy to stderr; with --json
  * {"error":{"code","message","remedy"}} to stdout.  Returns the exit code and sets c->exit. */
 int cli_fail(struct cli *c, const stint_error *err);
@@ -145,7 +147,8 @@ void cli_warn(struct cli *c, const char *fmt, ...) ST_PRINTF(2, 3);
  * is for whoever runs them. */
 struct st_settings *cli_settings(struct cli *c);
 
-/* The store's URL by the rule of precedence; dev leaves DATABASE_URL and REDIS_URL out. */
+/* The store's URL by the rule of precedence; dev leaves DATABASE_URL and REDIS_URL out.  NULL: of a
+ * kind that this version does not have. */
 const char *cli_store_url(struct cli *c, bool dev);
 
 enum {
@@ -210,11 +213,13 @@ char *cli_when(int64_t now_us, int64_t then_us, char out[CLI_TEXT]);
  * ten times a second. */
 struct cli_progress {
     bool on;
-    const char *what;
+    const char *what, *unit;
     int64_t done, total; /* total 0 = unknown */
     int64_t start_us, drawn_us;
 };
-void cli_progress_start(struct cli *c, struct cli_progress *p, const char *what, int64_t total);
+/* unit: "jobs"; "bytes" are drawn as KiB, MiB or GiB. */
+void cli_progress_start(struct cli *c, struct cli_progress *p, const char *what, const char *unit,
+                        int64_t total);
 void cli_progress_set(struct cli_progress *p, int64_t done, int64_t total);
 void cli_progress_fn(void *progress, int64_t done, int64_t total); /* an st_progress_fn */
 void cli_progress_end(struct cli_progress *p);                     /* wipes it */
@@ -228,6 +233,12 @@ bool cli_init(struct cli *c, int argc, char **argv);
 void cli_clear(struct cli *c);
 /* Takes the global options in front of the next word; afterwards c->argv[0] is that word. */
 bool cli_options_before(struct cli *c);
+
+extern const struct cli_option cli_globals[]; /* known everywhere */
+extern const struct cli_option cli_firsts[];  /* known before a command only */
 void cli_help_globals(void);
+/* Members of a JSON document of help. */
+void cli_help_commands(struct st_jw *w, const char *key, const struct cli_command *const *list);
+void cli_help_options(struct st_jw *w, const char *key, const struct cli_option *list);
 
 #endif

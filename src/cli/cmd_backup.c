@@ -54,7 +54,7 @@ static int run(struct cli *c)
     store = cli_store(c, 0);
     if (!store)
         return c->exit;
-    cli_progress_start(c, &bar, "copying", 0);
+    cli_progress_start(c, &bar, "copying", "pages", 0);
     rc = st_store_backup(store, path, cli_progress_fn, &bar, &err);
     cli_progress_end(&bar);
     return rc ? cli_fail(c, &err) : report(c, path);

@@ -133,7 +133,7 @@ static stint_code part_enqueue(struct bench *b, int64_t total, int64_t step, con
     stint_code rc = cli_store_open(b->c, b->url, CLI_CREATE, &s, err);
     int64_t start = st_clock_mono_us();
 
-    cli_progress_start(b->c, &p, what, total);
+    cli_progress_start(b->c, &p, what, "jobs", total);
     for (int64_t done = 0; rc == STINT_OK && done < total; done += step) {
         int64_t n = total - done < step ? total - done : step;
 

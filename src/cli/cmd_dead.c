@@ -126,7 +126,8 @@ static const struct cli_command dead_retry = {
     .options = change_options,
     .examples = "stint dead retry order-42\nstint dead retry --type mail.send --before 1h\nstint "
                 "dead retry --all",
-    .exits = "1  a named job has not failed\n3  there is no such job",
+    .exits = "1  a named job has not failed, or its unique key is held by another job\n"
+             "3  there is no such job",
     .run = retry,
 };
 

@@ -130,7 +130,8 @@ static void check_config(struct cli_doctor *d, struct st_settings *s)
         found_error(d, &err);
     if (!path)
         return;
-    cli_found(d, ST_FINE, NULL, "%s can be read; %zu types, %d slots", path, s->n_types, s->slots);
+    cli_found(d, ST_FINE, NULL, "%s can be read; %zu type%s, %d slot%s", path, s->n_types,
+              s->n_types == 1 ? "" : "s", s->slots, s->slots == 1 ? "" : "s");
     if (s->n_types == 0)
         cli_found(d, ST_WARNING, "list what to run under `types:`",
                   "%s has no types: a worker would have nothing to run", path);
@@ -175,8 +176,7 @@ static void check_open_store(struct cli_doctor *d, struct st_store *store)
     stint_error err;
 
     st_store_about(store, &about);
-    cli_found(d, ST_FINE, NULL, "%s %s at %s, %s", about.kind, about.version, about.where,
-              about.durability);
+    cli_found(d, ST_FINE, NULL, "%s at %s, %s", about.version, about.where, about.durability);
     if (st_store_schema(store, false, &schema, &err))
         found_error(d, &err);
     else if (schema.have < schema.want)
@@ -301,12 +301,18 @@ static int run(struct cli *c)
 {
     struct cli_doctor d = {.c = c};
     const char *arg, *url;
+    stint_error err;
 
     if (cli_option(c, &arg) == CLI_STOP || !cli_args(c, 0, 0))
         return c->exit;
     check_config(&d, &c->settings);
     url = st_config_store(c->store_flag, &c->settings, false);
-    check_store(&d, url);
+    if (st_config_store_check(c->store_flag, &c->settings, false, &err)) {
+        d.area = "store";
+        found_error(&d, &err);
+    } else {
+        check_store(&d, url);
+    }
     cli_doctor_host(&d, &c->settings, url);
     return report(&d);
 }

@@ -247,7 +247,7 @@ static stint_code read_batch(struct cli *c, const char *path, struct st_batch *b
 
     if (fd < 0)
         return st_fail(err, STINT_EINVAL, "cannot open %s: %s", path, strerror(errno));
-    cli_progress_start(c, &p, "reading", 0);
+    cli_progress_start(c, &p, "reading", "bytes", 0);
     rc = feed_all(fd, in ? "standard input" : path, b, &p, err);
     cli_progress_end(&p);
     if (!in)
@@ -304,7 +304,7 @@ static int send_batch(struct cli *c, const struct st_batch *b)
         free(out);
         return c->exit;
     }
-    cli_progress_start(c, &p, "storing", (int64_t)b->n);
+    cli_progress_start(c, &p, "storing", "jobs", (int64_t)b->n);
     cli_progress_set(&p, 0, (int64_t)b->n);
     if (b->n)
         rc = st_batch_enqueue(b, store, out, &err);

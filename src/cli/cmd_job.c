@@ -100,9 +100,13 @@ static stint_code copy_file(const char *path, stint_error *err)
     char chunk[65536];
     ssize_t n = 0;
 
-    if (fd < 0)
-        return st_fail(err, errno == ENOENT ? STINT_ENOTFOUND : STINT_ESTATE, "cannot open %s: %s",
-                       path, strerror(errno));
+    if (fd < 0) {
+        st_fail(err, errno == ENOENT ? STINT_ENOTFOUND : STINT_ESTATE, "cannot open %s: %s", path,
+                strerror(errno));
+        st_err_remedy(
+            err, "the file was removed, or lies on the worker's machine, or is another user's");
+        return err->code;
+    }
     while ((n = read(fd, chunk, sizeof(chunk))) > 0 || (n < 0 && errno == EINTR))
         if (n > 0 && fwrite(chunk, 1, (size_t)n, stdout) != (size_t)n)
             break;
@@ -238,8 +242,8 @@ static const struct cli_command job_retry = {
              "and payload.",
     .options = retry_options,
     .examples = "stint job retry order-42\nstint job retry order-41 --replay",
-    .exits = "1  a job is neither failed nor cancelled\n2  its unique key is held by another "
-             "job\n3  there is no such job",
+    .exits = "1  a job is neither failed nor cancelled, or its unique key is held by another job\n"
+             "3  there is no such job",
     .run = retry,
 };
 
@@ -258,13 +262,23 @@ static const struct st_attempt_info *pick_attempt(struct cli *c, const struct st
         if (!n || info->attempts[i - 1].n == n)
             return &info->attempts[i - 1];
     if (n)
-        cli_error(c, STINT_ENOTFOUND, NULL, "job %s has no attempt %lld", info->id, (long long)n);
+        cli_error(c, STINT_ENOTFOUND, "`stint job show` lists the attempts",
+                  "job %s has no attempt %lld", info->id, (long long)n);
     else
-        cli_error(c, STINT_ESTATE, NULL, "job %s has not run yet, so there is no log", info->id);
+        cli_error(c, STINT_ESTATE, "`stint explain` says what keeps it from running",
+                  "job %s has not run yet, so there is no log", info->id);
     return NULL;
 }
 
 #define LOG_JSON_MAX ((size_t)16 << 20)
+
+/* Has the end of stderr that is kept lost its beginning?  Then its first line says so. */
+static bool tail_is_cut(const struct st_attempt_info *a)
+{
+    static const char mark[] = "[cut here: only the end of ";
+
+    return a->log_tail_len >= sizeof(mark) && memcmp(a->log_tail, mark, sizeof(mark) - 1) == 0;
+}
 
 static int logs_json(struct cli *c, const struct st_job_info *info, const struct st_attempt_info *a)
 {
@@ -285,6 +299,8 @@ static int logs_json(struct cli *c, const struct st_job_info *info, const struct
     st_jw_int(&w, a->n);
     st_jw_key(&w, "log");
     st_jw_cstr(&w, a->log);
+    st_jw_key(&w, "cut");
+    st_jw_bool(&w, !file && tail_is_cut(a));
     st_jw_key(&w, !text.p || st_utf8_valid(text.p, text.len) ? "text" : "text_base64");
     if (!text.p || st_utf8_valid(text.p, text.len)) {
         st_jw_str(&w, text);
@@ -309,6 +325,11 @@ static int logs_text(struct cli *c, const struct st_attempt_info *a)
         return CLI_DONE;
     if (a->log)
         cli_warn(c, "%s; here is the end of stderr that the store keeps", err.message);
+    if (tail_is_cut(a))
+        fprintf(stderr,
+                "stint: the beginning is missing: without a log file only the last 16 KiB of "
+                "stderr are kept\n"
+                "  set `logs_dir` under `worker:` in stint.yaml to keep whole logs\n");
     if (a->log_tail_len)
         fwrite(a->log_tail, 1, a->log_tail_len, stdout);
     else

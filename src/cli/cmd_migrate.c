@@ -35,6 +35,16 @@ static int report(struct cli *c, const struct st_schema *before, const struct st
     return cli_print_json(c, &b);
 }
 
+static int too_new(struct cli *c, struct st_store *store, const struct st_schema *s)
+{
+    struct st_store_about about = {0};
+
+    st_store_about(store, &about);
+    return cli_error(c, STINT_ESTORE, "use a newer stint",
+                     "%s has schema version %d, newer than this program, which knows up to %d",
+                     about.where, s->have, s->want);
+}
+
 static int run(struct cli *c)
 {
     struct st_schema before = {0}, now = {0};
@@ -54,6 +64,8 @@ static int run(struct cli *c)
         return c->exit;
     if (st_store_schema(store, false, &before, &err))
         return cli_fail(c, &err);
+    if (before.have > before.want)
+        return too_new(c, store, &before);
     now = before;
     if (up && st_store_schema(store, true, &now, &err))
         return cli_fail(c, &err);

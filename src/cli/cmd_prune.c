@@ -95,7 +95,7 @@ static stint_code prune(struct cli *c, struct st_store *store, struct st_prune_r
     int64_t total;
     bool more = true;
 
-    cli_progress_start(c, &bar, "removing", 0);
+    cli_progress_start(c, &bar, "removing", "jobs", 0);
     total = bar.on ? count(store, *req) : 0;
     while (!rc && more) {
         struct st_pruned p = {0};

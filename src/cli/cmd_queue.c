@@ -8,6 +8,16 @@
 
 #include "cli/cli.h"
 
+/* The paused queue that keeps this one paused whatever is said of itself; NULL = none. */
+static const char *paused_parent(const struct st_queue_info *q, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (q[i].paused && strcmp(q[i].name, name) != 0 &&
+            st_queue_covers(st_slice_cstr(q[i].name), st_slice_cstr(name)))
+            return q[i].name;
+    return NULL;
+}
+
 /* ---- list ----------------------------------------------------------------------------- */
 
 static int list_json(struct cli *c, const struct st_queue_info *q, size_t n, int64_t now_us)
@@ -26,6 +36,8 @@ static int list_json(struct cli *c, const struct st_queue_info *q, size_t n, int
         st_jw_cstr(&w, q[i].name);
         st_jw_key(&w, "paused");
         st_jw_bool(&w, q[i].paused);
+        st_jw_key(&w, "paused_by_parent");
+        st_jw_cstr(&w, paused_parent(q, n, q[i].name));
         st_jw_key(&w, "counts");
         st_jw_open(&w, '{');
         for (int s = 0; s < ST_SHOWN_N; s++) {
@@ -45,6 +57,17 @@ static int list_json(struct cli *c, const struct st_queue_info *q, size_t n, int
     st_jw_close(&w, ']');
     st_jw_close(&w, '}');
     return cli_print_json(c, &b);
+}
+
+static void paused_cell(struct cli_table *t, const struct st_queue_info *q, const char *parent)
+{
+    if (q->paused)
+        cli_table_cell(t, "paused");
+    else if (parent)
+        cli_table_cell(t, "paused (by %s)", parent);
+    else
+        cli_table_cell(t, "%s", "");
+    cli_table_color(t, CLI_YELLOW);
 }
 
 static void count_cell(struct cli_table *t, int64_t n, enum cli_color color)
@@ -83,8 +106,7 @@ static int list_text(struct cli *c, const struct st_queue_info *q, size_t n, int
         count_cell(&t, k[ST_SHOW_CANCELLED], CLI_DIM);
         cli_table_cell(&t, "%s",
                        q[i].oldest_due_us ? cli_age(now_us, q[i].oldest_due_us, text) : "-");
-        cli_table_cell(&t, "%s", q[i].paused ? "paused" : "");
-        cli_table_color(&t, CLI_YELLOW);
+        paused_cell(&t, &q[i], paused_parent(q, n, q[i].name));
     }
     return cli_table_print(c, &t);
 }
@@ -159,16 +181,6 @@ static bool set_paused(struct cli *c, struct st_store *store, const char *name, 
         return true;
     cli_fail(c, &err);
     return false;
-}
-
-/* The paused queue that keeps this one paused whatever is said of itself; NULL = none. */
-static const char *paused_parent(const struct st_queue_info *q, size_t n, const char *name)
-{
-    for (size_t i = 0; i < n; i++)
-        if (q[i].paused && strcmp(q[i].name, name) != 0 &&
-            st_queue_covers(st_slice_cstr(q[i].name), st_slice_cstr(name)))
-            return q[i].name;
-    return NULL;
 }
 
 static void report_text(const char *name, bool paused, const char *parent)

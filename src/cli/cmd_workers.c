@@ -41,6 +41,10 @@ static void put_worker(struct st_jw *w, const struct st_worker_info *i, int64_t 
     put_list(w, "types", i->types);
     st_jw_key(w, "healthy");
     st_jw_bool(w, i->healthy && cli_worker_live(i, now_us));
+    st_jw_key(w, "quiet");
+    st_jw_bool(w, i->quiet);
+    st_jw_key(w, "note");
+    st_jw_cstr(w, i->note[0] ? i->note : NULL);
     st_jw_key(w, "leader");
     st_jw_bool(w, i->leader);
     st_jw_key(w, "epoch");
@@ -157,7 +161,8 @@ const struct cli_command cmd_workers = {
     .synopsis = "",
     .about = "Lists the workers: how busy they are, what they serve, when they were last heard of. "
              " A worker that\n"
-             "has been silent for 30 seconds counts as not healthy.",
+             "has been silent for 30 seconds counts as not healthy; one that is quiet takes no new "
+             "jobs.",
     .examples = "stint workers\nstint workers --json | jq '.workers[] | select(.healthy|not)'",
     .run = run,
 };

@@ -196,6 +196,14 @@ static stint_code read_runqy(struct st_conf *c, const struct st_yaml *v,
     return rc;
 }
 
+/* "scheme:..." as RFC 3986 has it; anything else is a path. */
+static bool is_url(const char *text)
+{
+    size_t n = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+.-");
+
+    return n > 1 && text[n] == ':';
+}
+
 static bool has_scheme(const char *url, const char *scheme)
 {
     return strncmp(url, scheme, strlen(scheme)) == 0;
@@ -204,18 +212,16 @@ static bool has_scheme(const char *url, const char *scheme)
 static stint_code read_store(struct st_conf *c, const struct st_yaml *v,
                              const struct st_conf_key *k, void *field)
 {
-    static const char *const later[] = {"postgres:", "postgresql:", "redis:", "rediss:", NULL};
     const char *text = st_conf_scalar(c, v, k->name);
 
     if (!text)
         return STINT_EINVAL;
-    for (size_t i = 0; later[i]; i++) {
-        if (has_scheme(text, later[i])) {
-            st_yaml_fail(c->err, c->file, v,
-                         "store: %s stores are not in this version of stint yet", later[i]);
-            st_err_remedy(c->err, "use sqlite:PATH");
-            return STINT_EINVAL;
-        }
+    if (is_url(text) && !has_scheme(text, "sqlite:")) {
+        st_yaml_fail(c->err, c->file, v,
+                     "store: names a store of the kind %.*s, which this version does not have",
+                     (int)strcspn(text, ":"), text);
+        st_err_remedy(c->err, "use sqlite:PATH, for example sqlite:stint.db");
+        return STINT_EINVAL;
     }
     return st_conf_text(c, v, k, field);
 }
@@ -413,14 +419,6 @@ stint_code st_config_env(struct st_settings *s, stint_error *err)
 
 /* ---- the store ---------------------------------------------------------------------------- */
 
-/* "scheme:..." as RFC 3986 has it; anything else is a path. */
-static bool is_url(const char *text)
-{
-    size_t n = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+.-");
-
-    return n > 1 && text[n] == ':';
-}
-
 static const char *as_url(const char *text)
 {
     static char url[PATH_MAX + 16];
@@ -431,14 +429,49 @@ static const char *as_url(const char *text)
     return url;
 }
 
+/* Where a store may be named, the first that does so wins. */
+struct store_source {
+    const char *name, *text;
+};
+
+static struct store_source store_source(const char *flag, const struct st_settings *s, bool dev)
+{
+    const struct store_source all[] = {
+        {"--store", flag},
+        {"STINT_STORE", env_value("STINT_STORE")},
+        {"store:", s->store},
+        {"DATABASE_URL", dev ? NULL : env_value("DATABASE_URL")},
+        {"REDIS_URL", dev ? NULL : env_value("REDIS_URL")},
+    };
+
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        if (all[i].text)
+            return all[i];
+    return (struct store_source){NULL, "sqlite:stint.db"};
+}
+
 const char *st_config_store(const char *flag, const struct st_settings *s, bool dev)
 {
-    const char *choices[] = {flag, env_value("STINT_STORE"), s->store,
-                             dev ? NULL : env_value("DATABASE_URL"),
-                             dev ? NULL : env_value("REDIS_URL")};
+    return as_url(store_source(flag, s, dev).text);
+}
 
-    for (size_t i = 0; i < sizeof(choices) / sizeof(choices[0]); i++)
-        if (choices[i])
-            return as_url(choices[i]);
-    return "sqlite:stint.db";
+stint_code st_config_store_check(const char *flag, const struct st_settings *s, bool dev,
+                                 stint_error *err)
+{
+    struct store_source from = store_source(flag, s, dev);
+
+    if (!is_url(from.text) || has_scheme(from.text, "sqlite:"))
+        return STINT_OK;
+    st_fail(err, STINT_EINVAL,
+            "%s names a store of the kind %.*s, which this version does not have", from.name,
+            (int)strcspn(from.text, ":"), from.text);
+    if (strstr(from.name, "_URL"))
+        st_err_remedy(
+            err,
+            "STINT_STORE=sqlite:stint.db, or `store: sqlite:stint.db` in stint.yaml, stands "
+            "above %s",
+            from.name);
+    else
+        st_err_remedy(err, "use sqlite:PATH, for example sqlite:stint.db");
+    return STINT_EINVAL;
 }

@@ -31,5 +31,8 @@ const char *st_config_find(const char *flag);
 /* The store: flag > STINT_STORE > store: > DATABASE_URL > REDIS_URL > sqlite:stint.db.  A plain path is a
  * SQLite file.  dev = true leaves DATABASE_URL and REDIS_URL out. */
 const char *st_config_store(const char *flag, const struct st_settings *s, bool dev);
+/* EINVAL if that store is of a kind this version does not have; says where the URL came from, but not the URL: it
+ * may hold a password. */
+stint_code st_config_store_check(const char *flag, const struct st_settings *s, bool dev, stint_error *err);
 
 #endif

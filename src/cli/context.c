@@ -63,18 +63,58 @@ static void print_error_json(const stint_error *err)
     st_buf_clear(&b);
 }
 
-int cli_fail(struct cli *c, const stint_error *err)
+/* A code says what to do next: that is the remedy where nobody knows a better one. */
+void cli_remedy(const struct cli *c, stint_error *err)
 {
-    char text[sizeof(err->message)], remedy[sizeof(err->remedy)];
+    if (err->remedy[0])
+        return;
+    switch (err->code) {
+    case STINT_OK:
+        return;
+    case STINT_EINVAL:
+        st_err_remedy(err, "`stint %s%s--help` shows how it is used", c->name,
+                      c->name[0] ? " " : "");
+        return;
+    case STINT_ENOTFOUND:
+        st_err_remedy(
+            err, "`stint job list` shows the jobs there are; old ones are removed by retention");
+        return;
+    case STINT_ESTATE:
+    case STINT_EEXISTS:
+    case STINT_ELOST:
+        st_err_remedy(err, "`stint job show ID` tells what has become of it");
+        return;
+    case STINT_EAGAIN:
+        st_err_remedy(err, "try again, or wait longer with --store-timeout");
+        return;
+    case STINT_ESTORE:
+        st_err_remedy(err, "`stint doctor` looks at the store");
+        return;
+    case STINT_EUNKNOWN:
+        st_err_remedy(err, "look whether it was done, and repeat the command if not");
+        return;
+    case STINT_ETIMEOUT:
+        st_err_remedy(err, "it goes on; wait longer, or ask `stint explain ID` what keeps it");
+        return;
+    case STINT_ENOMEM:
+        st_err_remedy(err, "try again when the machine has memory to spare");
+        return;
+    }
+}
 
-    c->exit = cli_exit_code(err->code);
+int cli_fail(struct cli *c, const stint_error *given)
+{
+    char text[sizeof(given->message)], remedy[sizeof(given->remedy)];
+    stint_error err = *given;
+
+    c->exit = cli_exit_code(err.code);
+    cli_remedy(c, &err);
     if (c->json) {
-        print_error_json(err);
+        print_error_json(&err);
         return c->exit;
     }
-    fprintf(stderr, "stint: %s\n", cli_safe(err->message, text, sizeof(text)));
-    if (err->remedy[0])
-        fprintf(stderr, "  %s\n", cli_safe(err->remedy, remedy, sizeof(remedy)));
+    fprintf(stderr, "stint: %s\n", cli_safe(err.message, text, sizeof(text)));
+    fprintf(stderr, "  %s\n", cli_safe(err.remedy, remedy, sizeof(remedy)));
     return c->exit;
 }
 
@@ -104,9 +144,7 @@ int cli_usage(struct cli *c, const char *fmt, ...)
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
     st_fail(&err, STINT_EINVAL, "%s", text);
-    if (c->name[0])
-        st_err_remedy(&err, "`stint %s --help` shows how it is used", c->name);
-    else
+    if (!c->name[0])
         st_err_remedy(&err, "`stint help` lists the commands");
     return cli_fail(c, &err);
 }
@@ -148,8 +186,14 @@ struct st_settings *cli_settings(struct cli *c)
 const char *cli_store_url(struct cli *c, bool dev)
 {
     struct st_settings *s = cli_settings(c);
+    const char *url = s ? st_config_store(c->store_flag, s, dev) : NULL;
+    stint_error err;
 
-    return s ? st_config_store(c->store_flag, s, dev) : NULL;
+    if (url && st_config_store_check(c->store_flag, s, dev, &err)) {
+        cli_fail(c, &err);
+        return NULL;
+    }
+    return url;
 }
 
 static void pause_ms(int ms)

@@ -229,11 +229,11 @@ static void why_no_worker(struct list *l, const struct cli_facts *f)
     } else if (!h.queue) {
         snprintf(remedy, sizeof(remedy),
                  "`stint worker --queues %s`, or add it to `queues:` of the workers", queue);
-        add(l, "no_worker_for_queue", remedy, "none of the %zu live workers serves the queue %s",
+        add(l, "no_worker_for_queue", remedy, "none of the live workers (%zu) serves the queue %s",
             h.live, queue);
     } else if (!h.type) {
         add(l, "no_worker_for_type", "add the type to `types:` in the stint.yaml of a worker",
-            "none of the %zu live workers of the queue %s handles the type %s", h.queue, queue,
+            "none of the live workers of the queue %s (%zu) handles the type %s", queue, h.queue,
             type);
     } else if (!h.healthy) {
         add(l, "workers_unhealthy", NULL,
@@ -245,12 +245,11 @@ static void why_no_worker(struct list *l, const struct cli_facts *f)
             h.quiet->id);
     } else if (!h.free) {
         add(l, "workers_busy", "more slots (`--slots`) or more workers would help",
-            "all slots of the %zu workers that could run it are busy", h.awake);
+            "all slots of the workers that could run it (%zu) are busy", h.awake);
     } else if (!l->n) {
         add(l, "soon", NULL,
-            "nothing keeps it: %zu of %zu workers that serve it have a free slot, and jobs with "
-            "higher "
-            "priority or an earlier due time go first",
+            "nothing keeps it: workers that serve it have a free slot (%zu of %zu), and jobs with "
+            "higher priority or an earlier due time go first",
             h.free, h.awake);
     }
 }

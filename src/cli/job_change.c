@@ -43,7 +43,7 @@ static void explain_verdict(struct st_store *store, enum cli_change what, const 
         return;
     }
     if (verdict == STINT_EEXISTS) {
-        st_fail(err, verdict, "job %s: another live job holds its unique key", id);
+        st_fail(err, STINT_ESTATE, "job %s: another live job holds its unique key", id);
         st_err_remedy(err, "wait until that one has ended, or cancel it");
         return;
     }
@@ -75,6 +75,7 @@ static stint_code replay(struct st_store *store, const char *id, struct outcome 
     if (!st_state_ended(info.state)) {
         rc = st_fail(&out->err, STINT_ESTATE, "job %s is %s: it has not ended yet", id,
                      st_shown_name(info.shown));
+        st_err_remedy(&out->err, "`stint job wait %s` waits until it has", id);
     } else {
         item.job.type = st_slice_cstr(info.type);
         item.job.queue = st_slice_cstr(info.queue);
@@ -128,10 +129,12 @@ static bool check_dead(struct st_store *store, const char *id, struct outcome *o
 
     if (rc)
         return false;
-    if (info.state != ST_FAILED)
+    if (info.state != ST_FAILED) {
         st_fail(&out->err, STINT_ESTATE, "job %s is %s, not failed", id, st_shown_name(info.shown));
-    else
+        st_err_remedy(&out->err, "`stint dead list` shows those that have failed");
+    } else {
         st_err_clear(&out->err);
+    }
     st_job_info_clear(&info);
     return out->err.code == STINT_OK;
 }
@@ -235,6 +238,7 @@ int cli_jobs_change(struct cli *c, enum cli_change what, char **ids, int n, bool
     st_jw_open(&w, '[');
     for (int i = 0; i < n; i++) {
         change_one(c, store, what, ids[i], only_dead, &o);
+        cli_remedy(c, &o.err);
         if (!code)
             code = cli_exit_code(o.err.code);
         if (c->json)
@@ -317,7 +321,7 @@ int cli_dead_change(struct cli *c, enum cli_change what, struct cli_filter *f)
         return c->exit;
     f->req.states = 1u << ST_SHOW_FAILED;
     f->req.limit = PAGE;
-    cli_progress_start(c, &p, done_words[what], 0);
+    cli_progress_start(c, &p, done_words[what], "jobs", 0);
     while (!rc && more) {
         struct st_job_info *list = NULL;
         uint64_t next = 0;

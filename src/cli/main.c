@@ -16,10 +16,12 @@
 #include "cli/suggest.h"
 #include "execute/execute.h"
 
+static const struct cli_command cmd_help;
+
 static const struct cli_command *const commands[] = {
-    &cmd_dev,    &cmd_worker,  &cmd_enqueue, &cmd_job,     &cmd_queue,
-    &cmd_dead,   &cmd_workers, &cmd_prune,   &cmd_backup,  &cmd_migrate,
-    &cmd_doctor, &cmd_explain, &cmd_bench,   &cmd_version, NULL,
+    &cmd_dev,     &cmd_worker,  &cmd_enqueue, &cmd_job,     &cmd_queue,  &cmd_dead,
+    &cmd_workers, &cmd_prune,   &cmd_backup,  &cmd_migrate, &cmd_doctor, &cmd_explain,
+    &cmd_bench,   &cmd_version, &cmd_help,    NULL,
 };
 
 static void print_overview(void)
@@ -28,7 +30,6 @@ static void print_overview(void)
     printf("Usage: stint [global options] COMMAND [options] [arguments]\n\nCommands:\n");
     for (size_t i = 0; commands[i]; i++)
         printf("  %-10s %s\n", commands[i]->name, commands[i]->summary);
-    printf("  %-10s %s\n", "help", "this text, or the help of a command");
     cli_help_globals();
     printf("\nExamples:\n"
            "  stint dev --once                              run the example jobs and stop\n"
@@ -38,6 +39,24 @@ static void print_overview(void)
     printf("\nThe store is --store, $STINT_STORE, `store:` in stint.yaml, $DATABASE_URL, "
            "$REDIS_URL, or\n"
            "sqlite:stint.db.  `stint help COMMAND` tells more.\n");
+}
+
+static int overview(struct cli *c)
+{
+    struct st_buf b;
+    struct st_jw w;
+
+    if (!c->json) {
+        print_overview();
+        return CLI_DONE;
+    }
+    st_buf_init(&b, 65536);
+    st_jw_init(&w, &b);
+    st_jw_open(&w, '{');
+    cli_help_commands(&w, "commands", commands);
+    cli_help_options(&w, "global_options", cli_globals);
+    st_jw_close(&w, '}');
+    return cli_print_json(c, &b);
 }
 
 static const struct cli_command *find(const struct cli_command *const *list, const char *name)
@@ -56,10 +75,8 @@ static int unknown(struct cli *c, const char *what, const struct cli_command *co
     const char *near;
     size_t n = 0;
 
-    for (; list[n] && n + 2 < sizeof(names) / sizeof(names[0]); n++)
+    for (; list[n] && n + 1 < sizeof(names) / sizeof(names[0]); n++)
         names[n] = list[n]->name;
-    if (list == commands)
-        names[n++] = "help";
     names[n] = NULL;
     near = st_suggest(st_slice_cstr(given), names);
     if (near)
@@ -94,32 +111,45 @@ static const struct cli_command *descend(struct cli *c, const struct cli_command
     return cmd;
 }
 
-/* stint help [COMMAND [VERB]] */
+/* ---- help --------------------------------------------------------------------------- */
+
 static int help(struct cli *c)
 {
     const struct cli_command *cmd;
+    const char *arg;
+    char name[64];
 
-    c->argc--;
-    c->argv++;
-    if (c->argc == 0) {
-        print_overview();
-        return CLI_DONE;
-    }
-    cmd = find(commands, c->argv[0]);
+    if (cli_option(c, &arg) == CLI_STOP || !cli_args(c, 0, 2))
+        return c->exit;
+    if (c->n_args == 0)
+        return overview(c);
+    cmd = find(commands, c->args[0]);
     if (!cmd)
-        return unknown(c, "command", commands, c->argv[0]);
-    snprintf(c->name, sizeof(c->name), "%s", cmd->name);
-    if (cmd->verbs && c->argc > 1) {
-        const struct cli_command *verb = find(cmd->verbs, c->argv[1]);
+        return unknown(c, "command", commands, c->args[0]);
+    snprintf(name, sizeof(name), "%s", cmd->name);
+    if (c->n_args > 1) {
+        const struct cli_command *verb = cmd->verbs ? find(cmd->verbs, c->args[1]) : NULL;
 
+        if (!cmd->verbs)
+            return cli_usage(c, "`stint %s` has no verbs", cmd->name);
         if (!verb)
-            return unknown(c, "verb", cmd->verbs, c->argv[1]);
-        snprintf(c->name, sizeof(c->name), "%s %s", cmd->name, verb->name);
+            return unknown(c, "verb", cmd->verbs, c->args[1]);
+        snprintf(name, sizeof(name), "%s %s", cmd->name, verb->name);
         cmd = verb;
     }
-    cli_help(cmd, c->name);
-    return CLI_DONE;
+    return cli_help(c, cmd, name);
 }
+
+static const struct cli_command cmd_help = {
+    .name = "help",
+    .summary = "this text, or the help of a command",
+    .synopsis = "[COMMAND [VERB]]",
+    .about = "Prints the commands there are, or the help of one, as --help does.",
+    .examples = "stint help\nstint help job wait\nstint help --json | jq -r '.commands[].name'",
+    .run = help,
+};
+
+/* ---- the program -------------------------------------------------------------------- */
 
 static int run(struct cli *c)
 {
@@ -129,12 +159,14 @@ static int run(struct cli *c)
         return c->exit;
     if (c->want_version)
         return cmd_version.run(c);
-    if (c->argc == 0 || c->want_help) {
+    if (c->want_help)
+        return overview(c);
+    if (c->argc == 0 && c->json)
+        return cli_usage(c, "no command is given");
+    if (c->argc == 0) {
         print_overview();
-        return c->want_help ? CLI_DONE : CLI_USAGE;
+        return CLI_USAGE;
     }
-    if (strcmp(c->argv[0], "help") == 0)
-        return help(c);
     cmd = find(commands, c->argv[0]);
     if (!cmd)
         return unknown(c, "command", commands, c->argv[0]);

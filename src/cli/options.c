@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * options.c - one table per command: reads its options and prints its help.
+ * options.c - one table per command: reads its options.
  *
  * getopt_long does the reading.  Its two liberties are taken back: options may not be abbreviated
- * (a new option would change what an old script means), and its messages are replaced by ours.
+ * (a new option would change what an old script means), and its messages are replaced by ours.  It
+ * is asked to give the words in their order, and those that are no options are gathered at the
+ * front of argv: so a negative number, which getopt knows only as an option, can be one of them.
  */
 #include <getopt.h>
 #include <stdarg.h>
@@ -27,7 +29,7 @@ enum {
     OPT_COLOR,
 };
 
-static const struct cli_option globals[] = {
+const struct cli_option cli_globals[] = {
     {"store", 0, "URL", OPT_STORE, "which store: sqlite:PATH, or the path of a SQLite file"},
     {"config", 'c', "FILE", OPT_CONFIG,
      "the configuration [$STINT_CONFIG, else ./stint.yaml if it is there]"},
@@ -41,124 +43,22 @@ static const struct cli_option globals[] = {
     {NULL, 0, NULL, 0, NULL},
 };
 
-/* Known before a command only. */
-static const struct cli_option firsts[] = {
+const struct cli_option cli_firsts[] = {
     {"version", 'V', NULL, OPT_VERSION, "print the version and stop"},
     {NULL, 0, NULL, 0, NULL},
 };
 
-/* ---- help --------------------------------------------------------------------------- */
-
-static void print_option(const struct cli_option *o)
-{
-    char left[64];
-
-    snprintf(left, sizeof(left), "%c%c%s--%s%s%s", o->letter ? '-' : ' ',
-             o->letter ? o->letter : ' ', o->letter ? ", " : "  ", o->name, o->arg ? " " : "",
-             o->arg ? o->arg : "");
-    if (strlen(left) <= 28)
-        printf("  %-28s %s\n", left, o->help);
-    else
-        printf("  %s\n  %-28s %s\n", left, "", o->help);
-}
-
-void cli_help_globals(void)
-{
-    printf("\nGlobal options:\n");
-    for (const struct cli_option *o = globals; o->name; o++)
-        print_option(o);
-    print_option(&firsts[0]);
-}
-
-/* Each line of text, indented. */
-static void print_lines(const char *text)
-{
-    while (*text) {
-        size_t n = strcspn(text, "\n");
-
-        printf("  %.*s\n", (int)n, text);
-        text += n + (text[n] == '\n');
-    }
-}
-
-/* The lines that begin with this digit. */
-static void print_lines_of(const char *text, char digit)
-{
-    while (*text) {
-        size_t n = strcspn(text, "\n");
-
-        if (*text == digit)
-            printf("  %.*s\n", (int)n, text);
-        text += n + (text[n] == '\n');
-    }
-}
-
-/* In the order of their numbers, the command's own and the usual ones; an own 0 stands for "done".
- */
-static void print_exits(const char *own)
-{
-    static const char usual[] =
-        "0  done\n2  wrong usage or configuration\n"
-        "4  the store is away, full, read-only, not ours, or newer than this program";
-
-    printf("\nExit codes:\n");
-    for (char digit = '0'; digit <= '9'; digit++) {
-        if (digit != '0' || *own != '0')
-            print_lines_of(usual, digit);
-        print_lines_of(own, digit);
-    }
-}
-
-static void print_synopsis(const struct cli_command *cmd, const char *full_name)
-{
-    const char *line = cmd->synopsis ? cmd->synopsis : "";
-    const char *lead = "Usage:";
-
-    do {
-        size_t n = strcspn(line, "\n");
-
-        printf("%s stint %s%s%.*s\n", lead, full_name, n ? " " : "", (int)n, line);
-        line += n + (line[n] == '\n');
-        lead = "      ";
-    } while (*line);
-}
-
-void cli_help(const struct cli_command *cmd, const char *full_name)
-{
-    if (cmd->verbs)
-        printf("Usage: stint %s VERB [options] [arguments]\n", full_name);
-    else
-        print_synopsis(cmd, full_name);
-    printf("\n%s\n", cmd->about ? cmd->about : cmd->summary);
-    if (cmd->verbs) {
-        printf("\nVerbs:\n");
-        for (size_t i = 0; cmd->verbs[i]; i++)
-            printf("  %-10s %s\n", cmd->verbs[i]->name, cmd->verbs[i]->summary);
-    }
-    if (cmd->options && cmd->options->name) {
-        printf("\nOptions:\n");
-        for (const struct cli_option *o = cmd->options; o->name; o++)
-            print_option(o);
-    }
-    printf("\nGlobal options:\n");
-    for (const struct cli_option *o = globals; o->name; o++)
-        print_option(o);
-    if (cmd->examples) {
-        printf("\nExamples:\n");
-        print_lines(cmd->examples);
-    }
-    print_exits(cmd->exits ? cmd->exits : "");
-}
-
 /* ---- reading ------------------------------------------------------------------------ */
 
 #define OPTIONS_MAX 48
+#define DIGITS      "0::1::2::3::4::5::6::7::8::9::" /* takes the rest of its word, never the next */
+#define WORD        1 /* what getopt calls a word that is no option */
 
 /* getopt's tables made from ours: val is the option's id. */
 struct tables {
     struct option longs[OPTIONS_MAX + 1];
     const struct cli_option *by[OPTIONS_MAX];
-    char shorts[3 + 2 * OPTIONS_MAX];
+    char shorts[3 + 2 * OPTIONS_MAX + sizeof(DIGITS)];
     size_t n;
 };
 
@@ -184,12 +84,12 @@ static void tables_add(struct tables *t, const struct cli_option *list)
 static void tables_make(struct tables *t, const struct cli *c, bool before)
 {
     memset(t, 0, sizeof(*t));
-    strcpy(t->shorts, before ? "+:" : ":");
+    strcpy(t->shorts, before ? "+:" : "-:" DIGITS);
     if (c->command)
         tables_add(t, c->command->options);
     else
-        tables_add(t, firsts);
-    tables_add(t, globals);
+        tables_add(t, cli_firsts);
+    tables_add(t, cli_globals);
 }
 
 static int unknown_option(struct cli *c, const struct tables *t, const char *word)
@@ -226,10 +126,18 @@ static bool abbreviated(char **argv, const struct cli_option *o)
 
 static bool one_of(struct cli *c, const char *what, const char *arg, const char *const *names)
 {
+    char remedy[120];
+
     for (size_t i = 0; names[i]; i++)
         if (strcmp(arg, names[i]) == 0)
             return true;
-    cli_usage(c, "%s: '%s' is not known", what, arg);
+    snprintf(remedy, sizeof(remedy), "it is one of");
+    for (size_t i = 0; names[i]; i++) {
+        size_t len = strlen(remedy);
+
+        snprintf(remedy + len, sizeof(remedy) - len, "%s %s", i ? "," : "", names[i]);
+    }
+    cli_error(c, STINT_EINVAL, remedy, "%s: '%s' is not known", what, arg);
     return false;
 }
 
@@ -257,7 +165,8 @@ static bool global_option(struct cli *c, int id, const char *arg)
     switch (id) {
     case OPT_STORE:
         if (!*arg) {
-            cli_usage(c, "--store is empty");
+            cli_error(c, STINT_EINVAL, "name a store, --store sqlite:PATH, or leave --store out",
+                      "--store is empty");
             return false;
         }
         c->store_flag = arg;
@@ -297,6 +206,24 @@ static bool global_option(struct cli *c, int id, const char *arg)
     return true;
 }
 
+/* "-5", "-0.5", "-1e9" */
+static bool is_negative(const char *word)
+{
+    size_t digits = strspn(word + 1, "0123456789");
+    char *end;
+
+    if (word[0] != '-' || !digits)
+        return false;
+    strtod(word, &end);
+    return !*end && !strpbrk(word, "xXpP");
+}
+
+/* Puts a word that is no option behind those that came before it. */
+static void keep_word(struct cli *c, char *word)
+{
+    c->argv[1 + c->n_args++] = word;
+}
+
 /* What getopt answered, as one of ours: the option's id, CLI_END or CLI_STOP. */
 static int understand(struct cli *c, const struct tables *t, int got, const char **arg)
 {
@@ -316,6 +243,10 @@ static int understand(struct cli *c, const struct tables *t, int got, const char
                   c->argv[optind - 1]);
         return CLI_STOP;
     }
+    if (!o && got >= '0' && got <= '9') {
+        unknown_option(c, t, c->argv[optind - 1]);
+        return CLI_STOP;
+    }
     if (!o && optopt) {
         cli_usage(c, "unknown option '-%c'", optopt);
         return CLI_STOP;
@@ -328,6 +259,34 @@ static int understand(struct cli *c, const struct tables *t, int got, const char
     return o->id;
 }
 
+/* getopt's next answer that is no word of its own. */
+static int next_got(struct cli *c, const struct tables *t)
+{
+    for (;;) {
+        int got = getopt_long(c->argc, c->argv, t->shorts, t->longs, NULL);
+
+        if (got == WORD)
+            keep_word(c, optarg);
+        else if (got >= '0' && got <= '9' && is_negative(c->argv[optind - 1]))
+            keep_word(c, c->argv[optind - 1]);
+        else
+            return got;
+    }
+}
+
+/* What is left stands behind `--`, or, before a command, is the command and all that is its own. */
+static void end_of_options(struct cli *c, bool before)
+{
+    if (before) {
+        c->args = c->argv + optind;
+        c->n_args = c->argc - optind;
+        return;
+    }
+    while (optind < c->argc)
+        keep_word(c, c->argv[optind++]);
+    c->args = c->argv + 1;
+}
+
 static int next_option(struct cli *c, bool before, const char **arg)
 {
     struct tables t;
@@ -337,17 +296,15 @@ static int next_option(struct cli *c, bool before, const char **arg)
     if (!c->parsing) {
         optind = 0; /* glibc: forget everything */
         opterr = 0;
+        c->n_args = 0;
         c->parsing = true;
     }
     *arg = NULL;
-    id = understand(c, &t, getopt_long(c->argc, c->argv, t.shorts, t.longs, NULL), arg);
-    if (id <= 0) {
+    id = understand(c, &t, next_got(c, &t), arg);
+    if (id <= 0)
         c->parsing = false;
-        if (id == CLI_END) {
-            c->args = c->argv + optind;
-            c->n_args = c->argc - optind;
-        }
-    }
+    if (id == CLI_END)
+        end_of_options(c, before);
     return id;
 }
 
@@ -359,8 +316,7 @@ int cli_option(struct cli *c, const char **arg)
         if (id < OPT_HELP)
             return id;
         if (id == OPT_HELP) {
-            cli_help(c->command, c->name);
-            c->exit = CLI_DONE;
+            c->exit = cli_help(c, c->command, c->name);
             return CLI_STOP;
         }
         if (!global_option(c, id, *arg))
@@ -375,8 +331,7 @@ bool cli_options_before(struct cli *c)
 
     while ((id = next_option(c, true, &arg)) > 0) {
         if (id == OPT_HELP && c->command) {
-            cli_help(c->command, c->name);
-            c->exit = CLI_DONE;
+            c->exit = cli_help(c, c->command, c->name);
             return false;
         }
         c->want_help |= id == OPT_HELP;

@@ -280,13 +280,34 @@ char *cli_when(int64_t now_us, int64_t then_us, char out[CLI_TEXT])
 
 #define BAR 24
 
-void cli_progress_start(struct cli *c, struct cli_progress *p, const char *what, int64_t total)
+void cli_progress_start(struct cli *c, struct cli_progress *p, const char *what, const char *unit,
+                        int64_t total)
 {
     memset(p, 0, sizeof(*p));
     p->on = c->tty_err && !c->json;
     p->what = what;
+    p->unit = unit;
     p->total = total;
     p->start_us = st_clock_mono_us();
+}
+
+/* What a number is divided by to be read, and what it is then called: all of a bar in one. */
+static double progress_scale(const struct cli_progress *p, const char **unit)
+{
+    static const struct {
+        int64_t bytes;
+        const char *name;
+    } units[] = {{1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}};
+    int64_t most = p->total > p->done ? p->total : p->done;
+
+    *unit = p->unit;
+    for (size_t i = 0; strcmp(p->unit, "bytes") == 0 && i < sizeof(units) / sizeof(units[0]); i++) {
+        if (most < units[i].bytes)
+            continue;
+        *unit = units[i].name;
+        return (double)units[i].bytes;
+    }
+    return 1;
 }
 
 static void progress_draw(const struct cli_progress *p, int64_t now_us)
@@ -294,14 +315,18 @@ static void progress_draw(const struct cli_progress *p, int64_t now_us)
     double took = (double)(now_us - p->start_us) / 1e6;
     double rate = took > 0 ? (double)p->done / took : 0;
     int full = p->total > 0 ? (int)((double)BAR * (double)p->done / (double)p->total) : 0;
+    const char *unit;
+    double by = progress_scale(p, &unit);
+    int digits = by > 1 ? 1 : 0;
 
     full = full > BAR ? BAR : full;
+    fprintf(stderr, "\r\033[K%s ", p->what);
     if (p->total > 0)
-        fprintf(stderr, "\r\033[K%s [%.*s%*s] %lld/%lld  %.0f/s", p->what, full,
-                "########################", BAR - full, "", (long long)p->done, (long long)p->total,
-                rate);
+        fprintf(stderr, "[%.*s%*s] %.*f/%.*f", full, "########################", BAR - full, "",
+                digits, (double)p->done / by, digits, (double)p->total / by);
     else
-        fprintf(stderr, "\r\033[K%s %lld  %.0f/s", p->what, (long long)p->done, rate);
+        fprintf(stderr, "%.*f", digits, (double)p->done / by);
+    fprintf(stderr, " %s  %.*f/s", unit, digits, rate / by);
     fflush(stderr);
 }
 

@@ -4,6 +4,7 @@
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,8 @@ def as_root(*command):
     try:
         return subprocess.run(list(map(str, command)), stdout=subprocess.DEVNULL,
                               stderr=subprocess.DEVNULL).returncode == 0
-    except FileNotFoundError:
+    except OSError as why:  # no sudo, or it may not be run: the tests that need it are skipped, and the summary says why
+        warnings.warn(f"cannot run {' '.join(map(str, command))}: {why}", stacklevel=2)
         return False
 
 

@@ -27,7 +27,7 @@ ATTEMPT_KEYS = {
 }
 WORKER_KEYS = {
     "id", "host", "pid", "slots", "running", "queues", "types", "healthy", "last_beat", "name",
-    "leader", "epoch",
+    "leader", "epoch", "quiet", "note",
 }
 
 
@@ -186,6 +186,7 @@ class Stint:
             assert word in text.err.decode(), f"nothing of {word!r}: {text!r}"
         done = self(*args, "--json", check=code, input=input, env=env, cwd=cwd)
         assert set(done.error) == {"code", "message", "remedy"}, repr(done)
+        assert done.error["remedy"], f"every error has a remedy: {done!r}"
         for word in says:
             assert word in done.error["message"] + done.error["remedy"], f"nothing of {word!r}: {done!r}"
         if json_code:

@@ -103,6 +103,14 @@ def test_bench_knows_its_parts_by_their_whole_names(stint, parts):
     assert list(stint.dir.iterdir()) == []
 
 
+def test_a_negative_number_is_an_argument_and_no_option(stint):
+    for number in ("-5", "-0.5", "-1e3", "-12"):
+        id = stint.json("enqueue", "-p", "-3", "t", number)["id"]
+        assert (stint.show(id)["payload"], stint.show(id)["priority"]) == (float(number), -3)
+    assert stint.show(stint("enqueue", "t", "--", "-7").text.strip())["payload"] == -7
+    stint.refuses("enqueue", "t", "-5x", code=2, says="unknown option '-5x'")
+
+
 # ---- stint.yaml ----
 
 
@@ -185,6 +193,8 @@ def test_a_schema_newer_than_the_program_is_refused(stint):
         db.execute("PRAGMA user_version = 9999")
     stint.refuses("enqueue", "t", "{}", code=4, says="9999", json_code="ESTORE")
     stint.refuses("job", "list", code=4, says="9999", json_code="ESTORE")
+    for verb in ([], ["up"], ["status"]):
+        stint.refuses("migrate", *verb, code=4, says=["9999", "use a newer stint"], json_code="ESTORE")
     with sqlite3.connect(stint.dir / "stint.db") as db:
         db.execute(f"PRAGMA user_version = {was}")
     assert [job["id"] for job in stint.list_all()] == [id]
@@ -195,8 +205,25 @@ def test_reading_a_store_that_is_not_there_makes_none(stint):
     assert not (stint.dir / "stint.db").exists()
 
 
-def test_a_store_of_an_unknown_kind_is_refused(stint):
-    stint.refuses("enqueue", "t", "{}", "--store", "mysql://localhost/x", code=2, says="mysql")
+@pytest.mark.parametrize("env, flags, says", [
+    ({}, ["--store", "mysql://u:secret@localhost/x"], ["--store", "kind mysql", "sqlite:PATH"]),
+    ({"STINT_STORE": "redis://:secret@h"}, [], ["STINT_STORE", "kind redis", "sqlite:PATH"]),
+    ({"DATABASE_URL": "postgres://u:secret@h/x"}, [],
+     ["DATABASE_URL", "kind postgres", "STINT_STORE=sqlite:stint.db, or `store: sqlite:stint.db`"]),
+    ({"REDIS_URL": "rediss://:secret@h"}, [], ["REDIS_URL", "kind rediss", "STINT_STORE=sqlite:stint.db"]),
+])
+def test_a_store_of_a_kind_that_is_not_there_says_where_it_came_from(stint, env, flags, says):
+    for args in (["enqueue", "t", "{}"], ["job", "list"]):
+        error = stint.refuses(*args, *flags, code=2, says=says, env=env)
+        assert "secret" not in str(error)
+    done = stint("doctor", *flags, env=env, check=1)
+    assert all(word in done.text for word in says) and "secret" not in done.text
+
+
+def test_a_store_of_a_kind_that_is_not_there_in_the_configuration_has_its_line(stint):
+    write(stint, "worker:\n  slots: 1\nstore: mysql://u:secret@localhost/x\n")
+    error = stint.refuses("job", "list", code=2, says=["stint.yaml:3:8: store", "kind mysql"])
+    assert "secret" not in str(error)
 
 
 def test_a_store_in_a_directory_that_is_not_there_is_given_up_after_the_store_timeout(stint):

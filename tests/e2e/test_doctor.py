@@ -47,6 +47,7 @@ def test_doctor_finds_nothing_wrong_where_nothing_is(healthy):
         assert f"{area}: " in fine
     text = healthy("doctor").text
     assert "0 errors" in text and "schema version" in text
+    assert "1 type, 10 slots" in text and "sqlite SQLite" not in text
 
 
 def test_doctor_changes_nothing(healthy):

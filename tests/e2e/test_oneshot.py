@@ -323,16 +323,20 @@ def test_job_logs_shows_what_went_to_stderr(stint):
     stint.config({"t": stint.sh("echo to the log >&2; echo result")})
     id = stint.enqueue("t")
     stint.work_off()
-    assert stint("job", "logs", id).text == "to the log\n"
+    done = stint("job", "logs", id)
+    assert (done.text, done.err) == ("to the log\n", b"")
+    assert stint.json("job", "logs", id) == {"id": id, "attempt": 1, "log": None, "cut": False, "text": "to the log\n"}
 
 
 def test_job_logs_without_a_directory_keeps_the_last_16_kib(stint):
     stint.config({"t": stint.sh("i=0; while [ $i -lt 5000 ]; do echo line $i; i=$((i+1)); done >&2")})
     id = stint.enqueue("t")
     stint.work_off()
-    text = stint("job", "logs", id).text
-    assert text.endswith("line 4999\n") and "line 0\n" not in text
-    assert len(text) <= 16384 + 200
+    done = stint("job", "logs", id)
+    assert done.text.endswith("line 4999\n") and "line 0\n" not in done.text
+    assert len(done.text) <= 16384 + 200
+    assert b"the beginning is missing" in done.err and b"logs_dir" in done.err
+    assert stint.json("job", "logs", id)["cut"] is True
 
 
 def test_a_logs_directory_keeps_one_file_per_attempt(stint):

@@ -99,8 +99,8 @@ def test_queue_list(stint):
     stint.enqueue("t", "{}", "--queue", "mail")
     stint.enqueue("t", "{}", "--queue", "mail", "--delay", "1h")
     (queue,) = stint.json("queue", "list")["queues"]
-    assert set(queue) == {"name", "paused", "counts", "oldest_due_seconds"}
-    assert (queue["name"], queue["paused"]) == ("mail", False)
+    assert set(queue) == {"name", "paused", "paused_by_parent", "counts", "oldest_due_seconds"}
+    assert (queue["name"], queue["paused"], queue["paused_by_parent"]) == ("mail", False, None)
     assert set(queue["counts"]) <= STATES
     assert {k: v for k, v in queue["counts"].items() if v} == {"pending": 1, "scheduled": 1}
     assert queue["oldest_due_seconds"] >= 0
@@ -181,7 +181,7 @@ def test_a_batch_shows_a_bar_on_a_terminal_and_wipes_it(stint):
     os.close(ours)
     assert process.wait(60) == 0
     bars, _, rest = seen.rpartition(b"\r\x1b[K")
-    assert b"/3000" in bars and b"3000 enqueued" in rest and b"[" not in rest
+    assert b"KiB  " in bars and b"/3000 jobs  " in bars and b"3000 enqueued" in rest and b"[" not in rest
 
 
 @pytest.mark.parametrize("args", [[], ["enqueue"], ["worker"], ["dev"], ["job"], ["job", "show"], ["job", "list"],
@@ -195,3 +195,23 @@ def test_every_command_has_help_that_says_how_it_is_used(stint, args):
     assert "Usage:" in text and " ".join(args) in text
     assert " ".join(["  stint", *args]) in text.partition("Examples:")[2]
     assert max(len(line) for line in text.splitlines()) <= 120
+
+
+def test_help_is_json_if_that_is_asked_for_wherever(stint):
+    for args in (["help", "--json"], ["--json", "help"], ["--json", "--help"]):
+        overview = stint(*args).json
+        assert {"name": "enqueue", "summary": "add a job, or a batch of jobs"} in overview["commands"]
+        assert "json" in [option["name"] for option in overview["global_options"]]
+    for args in (["help", "job", "wait", "--json"], ["help", "--json", "job", "wait"], ["job", "wait", "--help", "--json"],
+                 ["job", "--json", "wait", "--help"]):
+        page = stint(*args).json
+        assert (page["name"], page["usage"], page["verbs"]) == ("job wait", ["stint job wait ID [options]"], [])
+        assert {"name": "timeout", "letter": None, "argument": "DURATION",
+                "summary": "give up after so long [wait for ever]"} in page["options"]
+    assert {"name": "show", "summary": "everything about one job"} in stint("help", "job", "--json").json["verbs"]
+
+
+def test_without_a_command_there_is_an_error_object(stint):
+    done = stint("--json", check=2)
+    assert done.error == {"code": "EINVAL", "message": "no command is given", "remedy": "`stint help` lists the commands"}
+    assert stint("help", "nonsense", "--json", check=2).error["code"] == "EINVAL"

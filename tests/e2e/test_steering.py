@@ -136,6 +136,17 @@ def test_resuming_a_sub_says_that_its_parent_is_still_paused(stint):
     assert stint("queue", "resume", "mail.fast", "mail").text == "mail.fast resumed\nmail resumed\n"
 
 
+def test_the_list_of_queues_tells_who_is_paused_by_its_parent(stint):
+    stint.batch([{"type": "t", "queue": q} for q in ("mail.fast", "mail.slow", "other.slow")])
+    stint("queue", "pause", "mail", "mail.slow")
+    rows = {q["name"]: (q["paused"], q["paused_by_parent"]) for q in stint.json("queue", "list")["queues"]}
+    assert rows == {"mail": (True, None), "mail.fast": (False, "mail"), "mail.slow": (True, "mail"),
+                    "other.slow": (False, None)}
+    text = {line.split()[0]: line for line in stint("queue", "list").text.splitlines()[1:]}
+    assert text["mail"].endswith("paused") and text["mail.slow"].endswith("paused")
+    assert text["mail.fast"].endswith("paused (by mail)") and "paused" not in text["other.slow"]
+
+
 def test_pausing_leaves_running_jobs_alone(stint):
     stint.config({"t": stint.probe("hold")})
     id = stint.enqueue("t")
@@ -167,6 +178,20 @@ def test_a_waiting_job_is_cancelled_at_once(stint):
     assert ledger(stint) == []
 
 
+def test_a_cancelled_job_tells_so_in_error_and_errors_until_it_is_retried(stint):
+    id = stint.enqueue("t")
+    stint("job", "cancel", id)
+    job = stint.show(id)
+    assert job["error"] == {"kind": "cancelled", "message": "cancelled before it ran"}
+    assert job["errors"] == [{**job["error"], "attempt": None, "at": job["finished_at"]}]
+    assert "cancelled before it ran" in stint("job", "show", id).text
+    stint("job", "retry", id)
+    job = stint.show(id)
+    assert (job["state"], job["error"], job["errors"]) == ("pending", None, [])
+    assert stint.list_all()[0]["error"] is None
+    assert "cancelled before it ran" not in stint("job", "show", id).text
+
+
 @pytest.mark.parametrize("verb", ["hold", "family"])
 def test_a_running_job_is_stopped_by_cancel_with_all_its_children(stint, verb):
     stint.config({"t": stint.probe(verb, grace="500ms")}, worker={"lease": "30s", "renew": "300ms"})
@@ -180,6 +205,7 @@ def test_a_running_job_is_stopped_by_cancel_with_all_its_children(stint, verb):
         assert not alive(pid) and stint.leftovers() == []
         assert alive(worker.pid)
     assert job["attempts"][0]["outcome"] == "cancelled"
+    assert [(e["kind"], e["attempt"]) for e in job["errors"]] == [("cancelled", 1)]
 
 
 def test_a_job_that_has_ended_cannot_be_cancelled(stint):
@@ -274,6 +300,18 @@ def test_a_cancelled_job_can_be_retried_and_a_waiting_or_succeeded_one_cannot(st
     stint.refuses("job", "retry", cancelled, code=1, says="pending", json_code="ESTATE")
     stint.work_off()
     stint.refuses("job", "retry", cancelled, code=1, says="--replay", json_code="ESTATE")
+
+
+def test_a_job_whose_key_another_live_one_holds_cannot_be_retried(stint):
+    broken(stint)
+    dead = stint.enqueue("t", "{}", "--key", "k")
+    stint.work_off()
+    gone = stint.enqueue("t", "{}", "--key", "k")
+    stint("job", "cancel", gone)
+    stint.enqueue("t", "{}", "--key", "k")
+    for args in (["job", "retry", dead], ["job", "retry", gone], ["dead", "retry", dead]):
+        stint.refuses(*args, code=1, says=["unique key", "cancel it"], json_code="ESTATE")
+    assert (stint.state(dead), stint.state(gone)) == ("failed", "cancelled")
 
 
 def test_replay_of_a_succeeded_job_is_a_new_job(stint):
@@ -378,6 +416,16 @@ def test_the_golden_spec_hash_is_the_same_for_any_order_of_keys(stint):
     for payload in (text, turned):
         id = stint.enqueue("t", payload)
         assert stint.show(id)["spec_hash"] == "2d6721014757fa10799d528b6b15aee6c76a841b9ea74e187875f4abfcdbedd5"
+
+
+def test_a_quiet_worker_says_so(stint):
+    stint.config({"t": stint.sh("true")})
+    with stint.worker() as worker:
+        assert (worker.row["quiet"], worker.row["note"]) == (False, None)
+        worker.signal(signal.SIGTSTP)
+        row = until(lambda: (row := worker.row)["quiet"] and row, "the worker to be quiet")
+        assert row["healthy"] is True
+        assert "quiet" in stint("workers").text
 
 
 def test_a_worker_is_seen_while_it_lives_and_not_after_it_stopped(stint):

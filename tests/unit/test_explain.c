@@ -80,7 +80,7 @@ static void a_job_that_nothing_keeps_runs_soon(void **state)
     (void)state;
     scene_init(&s);
     assert_string_equal(codes(&s), "soon");
-    assert_non_null(strstr(s.reasons[0].text, "2 of 2 workers"));
+    assert_non_null(strstr(s.reasons[0].text, "a free slot (2 of 2)"));
 }
 
 static void silence(struct st_worker_info *w)
