@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/thread.h"
+#include "claim/plan.h"
 #include "cli/config.h"
 #include "cli/run_worker.h"
 #include "enqueue/await.h"
@@ -40,6 +41,7 @@ struct dev {
     struct cli *c;
     bool once;
     const char *jobs_flag;
+    char *jobs_name; /* the file of the example jobs; NULL = they are built in, or there are none */
     const char *url;
     struct st_settings settings;
     struct st_enqueued *ids;
@@ -75,19 +77,16 @@ static char *jobs_path(const struct dev *d)
 /* A configuration of one's own without jobs.ndjson has no example jobs: that is fine. */
 static stint_code read_jobs(struct dev *d, char **text, size_t *len, stint_error *err)
 {
-    char *path = jobs_path(d);
-    stint_code rc = STINT_OK;
-
     *text = NULL;
     *len = 0;
-    if (path) {
-        rc = cli_read_all(path, JOBS_MAX, text, len, err);
-    } else if (!d->settings.path) {
+    d->jobs_name = jobs_path(d);
+    if (d->jobs_name)
+        return cli_read_all(d->jobs_name, JOBS_MAX, text, len, err);
+    if (!d->settings.path) {
         *text = strdup(builtin_jobs);
         *len = *text ? strlen(*text) : 0;
     }
-    free(path);
-    return rc;
+    return STINT_OK;
 }
 
 static void read_expectation(const struct st_new_job *job, char out[16])
@@ -114,11 +113,57 @@ static stint_code make_room(struct dev *d, size_t n, stint_error *err)
     return STINT_OK;
 }
 
+static bool queue_served(const struct st_settings *s, struct st_slice queue)
+{
+    for (size_t i = 0; i < s->n_queues; i++)
+        if (st_queue_covers(st_slice_cstr(s->queues[i].name), queue))
+            return true;
+    return s->n_queues == 0;
+}
+
+/* A job that this worker will never take would keep --once waiting for ever. */
+static stint_code check_served(struct dev *d, const struct st_batch *batch, stint_error *err)
+{
+    const struct st_type_rule *rules;
+    struct st_plan *plan = NULL;
+    stint_code rc = batch->n ? st_plan_new(&d->settings, NULL, 0, &plan, err) : STINT_OK;
+    size_t n = 0;
+
+    rules = plan ? st_plan_rules(plan, &n) : NULL;
+    for (size_t i = 0; rc == STINT_OK && i < batch->n; i++) {
+        struct st_slice type = batch->jobs[i].type, queue = batch->jobs[i].queue;
+
+        if (!st_rule_find(rules, n, queue, type))
+            rc = st_refuse(err, "add it under `types:` in the configuration",
+                           "line %zu: nothing here runs the type %.*s", batch->lines[i],
+                           (int)type.len, type.p);
+        else if (!queue_served(&d->settings, queue))
+            rc = st_refuse(err, "add it to `worker.queues` in the configuration, or to STINT_QUEUES",
+                           "line %zu: nothing here serves the queue %.*s", batch->lines[i],
+                           (int)queue.len, queue.p);
+    }
+    st_plan_unref(plan);
+    return rc;
+}
+
+/* Without --once others may run it. */
+static stint_code refuse_unserved(struct dev *d, const struct st_batch *batch, stint_error *err)
+{
+    stint_code rc = check_served(d, batch, err);
+
+    if (rc != STINT_EINVAL || d->once)
+        return rc;
+    cli_warn(d->c, "%s: %s", d->jobs_name ? d->jobs_name : "example jobs", err->message);
+    return STINT_OK;
+}
+
 static stint_code enqueue_all(struct dev *d, struct st_batch *batch, stint_error *err)
 {
     struct st_store *s = NULL;
-    stint_code rc = make_room(d, batch->n, err);
+    stint_code rc = refuse_unserved(d, batch, err);
 
+    if (rc == STINT_OK)
+        rc = make_room(d, batch->n, err);
     for (size_t i = 0; rc == STINT_OK && i < batch->n; i++)
         read_expectation(&batch->jobs[i], d->expect[i]);
     if (rc == STINT_OK)
@@ -144,6 +189,8 @@ static stint_code enqueue_examples(struct dev *d, stint_error *err)
         rc = st_batch_end(&batch, err);
     if (rc == STINT_OK)
         rc = enqueue_all(d, &batch, err);
+    if (rc != STINT_OK && d->jobs_name && strncmp(err->message, "line ", 5) == 0)
+        st_err_prefix(err, "%s", d->jobs_name);
     st_batch_clear(&batch);
     free(text);
     return rc;
@@ -203,7 +250,7 @@ static int summary(struct dev *d)
     }
     if (cli_table_print(d->c, &t) != CLI_DONE)
         return d->c->exit;
-    printf("%zu example jobs, %zu ended as planned\n", d->n, as_planned);
+    printf("%zu example job%s, %zu ended as planned\n", d->n, d->n == 1 ? "" : "s", as_planned);
     return as_planned == d->n ? CLI_DONE : CLI_FAILED;
 }
 
@@ -244,7 +291,7 @@ static int summary_json(struct dev *d)
 static void greet(const struct dev *d)
 {
     fprintf(stderr, "store   %s\nconfig  %s\n", d->url, d->settings.path ? d->settings.path : "(built-in examples)");
-    fprintf(stderr, "jobs    %zu example jobs enqueued\n", d->n);
+    fprintf(stderr, "jobs    %zu example job%s enqueued\n", d->n, d->n == 1 ? "" : "s");
     if (!d->once)
         fprintf(stderr,
                 "\nFrom another terminal, in this directory:\n"
@@ -282,6 +329,7 @@ static void dev_clear(struct dev *d)
     free(d->ids);
     free(d->expect);
     free(d->ends);
+    free(d->jobs_name);
     st_settings_clear(&d->settings);
 }
 

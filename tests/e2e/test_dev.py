@@ -46,6 +46,24 @@ def test_dev_once_fails_when_a_job_ends_otherwise_than_planned(stint):
     stint("dev", "--once", "--config", "stint.yaml", "--store", "sqlite:again.db")
 
 
+def test_dev_once_refuses_a_job_that_nothing_here_would_run(stint):
+    stint.config({"t": stint.sh("true")})
+    (stint.dir / "jobs.ndjson").write_text('{"type":"t"}\n\n{"type":"u"}\n')
+    stint.refuses("dev", "--once", code=2, says=["jobs.ndjson: line 3: nothing here runs the type u", "types:"])
+    stint.config({"t": stint.sh("true"), "u": stint.sh("true")}, worker={"types": ["t"]})
+    stint.refuses("dev", "--once", code=2, says="line 3: nothing here runs the type u")
+    stint.config({"t": stint.sh("true"), "u": stint.sh("true")}, worker={"queues": ["mail"]})
+    stint.refuses("dev", "--once", code=2, says="line 1: nothing here serves the queue default")
+    assert not list(stint.dir.glob("*.db"))
+
+
+def test_one_example_job_is_called_so(stint):
+    stint.config({"t": stint.sh("true")})
+    (stint.dir / "jobs.ndjson").write_text('{"type":"t"}\n')
+    done = stint("dev", "--once")
+    assert "1 example job, 1 ended as planned" in done.text and b"1 example job enqueued" in done.err
+
+
 def test_dev_goes_on_until_it_is_told_to_stop_and_takes_jobs_of_others(stint):
     stint.config({"t": stint.sh("echo fine")})
     (stint.dir / "jobs.ndjson").write_text('{"type":"t"}\n')
