@@ -78,6 +78,11 @@ void st_buf_put(struct st_buf *b, const void *p, size_t n)
     b->p[b->len] = '\0';
 }
 
+char *st_buf_room(struct st_buf *b, size_t n)
+{
+    return reserve(b, n) ? b->p + b->len : NULL;
+}
+
 void st_buf_putc(struct st_buf *b, char c)
 {
     st_buf_put(b, &c, 1);

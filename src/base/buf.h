@@ -29,6 +29,9 @@ void st_buf_puts(struct st_buf *b, const char *s);
 void st_buf_slice(struct st_buf *b, struct st_slice s);
 void st_buf_printf(struct st_buf *b, const char *fmt, ...) ST_PRINTF(2, 3);
 void st_buf_base64(struct st_buf *b, struct st_slice s);
+/* n bytes behind the end, to be written by the caller, who then adds what it has written to len
+ * and puts the NUL.  NULL = they do not fit; then `failed` is set. */
+char *st_buf_room(struct st_buf *b, size_t n);
 
 /* Give the bytes to the caller (free()); the buffer is empty afterwards.  NULL if failed. */
 char *st_buf_take(struct st_buf *b);

@@ -23,15 +23,36 @@
 
 struct scan {
     const char *start, *p, *end;
-    const char *why;                     /* what is wrong at p; NULL so far */
-    unsigned depth;                      /* open containers */
-    uint64_t object[ST_JSON_DEPTH / 64]; /* bit i: level i is an object, else an array */
+    const char *why; /* what is wrong at p; NULL so far */
 };
 
-static bool wrong(struct scan *s, const char *why)
+enum { PLAIN = 1, BLANK = 2, DIGIT = 4 };
+
+/* PLAIN: may stand in a string as it is, and is ASCII. */
+static const unsigned char class_of[256] = {
+    ['\t'] = BLANK,
+    ['\n'] = BLANK,
+    ['\r'] = BLANK,
+    [' '] = BLANK | PLAIN,
+    ['!'] = PLAIN,
+    ['#' ... '/'] = PLAIN,
+    ['0' ... '9'] = DIGIT | PLAIN,
+    [':' ... '['] = PLAIN,
+    [']' ... 0x7f] = PLAIN,
+};
+
+static inline bool is(char c, int class)
 {
+    return class_of[(unsigned char)c] & class;
+}
+
+/* p stays in a register while all is well: these take it and give the end of what they stepped
+ * over, or NULL with s->p and s->why set. */
+static const char *wrong(struct scan *s, const char *p, const char *why)
+{
+    s->p = p;
     s->why = why;
-    return false;
+    return NULL;
 }
 
 static void scan_init(struct scan *s, struct st_slice doc, size_t pos)
@@ -40,57 +61,50 @@ static void scan_init(struct scan *s, struct st_slice doc, size_t pos)
     s->p = s->start + pos;
     s->end = s->start + doc.len;
     s->why = NULL;
-    s->depth = 0;
 }
 
-static bool is_blank(char c)
+static inline const char *skip_blanks(const char *p, const char *end)
 {
-    return c == ' ' || c == '\n' || c == '\r' || c == '\t';
+    while (p < end && is(*p, BLANK))
+        p++;
+    return p;
 }
 
-static bool is_digit(char c)
+static inline bool at(const char *p, const char *end, char c)
 {
-    return c >= '0' && c <= '9';
-}
-
-static void skip_blanks(struct scan *s)
-{
-    while (s->p < s->end && is_blank(*s->p))
-        s->p++;
-}
-
-static bool at(const struct scan *s, char c)
-{
-    return s->p < s->end && *s->p == c;
+    return p < end && *p == c;
 }
 
 /* --- strings --- */
 
-/* Steps over bytes that need no thought: ASCII but quote, backslash and controls. */
-static const char *skip_plain(const char *p, const char *end)
+/* Steps over bytes that need no thought, eight at a time. */
+static inline const char *skip_plain(const char *p, const char *end)
 {
     const uint64_t ones = 0x0101010101010101u, high = 0x8080808080808080u;
-    uint64_t w, quote, slash;
+    uint64_t w, quote, slash, stop;
 
     while ((size_t)(end - p) >= sizeof(w)) {
         memcpy(&w, p, sizeof(w));
         quote = w ^ ones * '"';
         slash = w ^ ones * '\\';
-        /* x - ones borrows into the high bit of a byte that was 0 (or of a byte behind one,
-         * which only makes the loop below look closer). */
-        if ((w | (w - ones * 0x20) | (quote - ones) | (slash - ones)) & high)
+        /* x - ones borrows into the high bit of a byte that was 0, or of one behind it: the first
+         * byte that is marked is a true one. */
+        stop = (w | (w - ones * 0x20) | (quote - ones) | (slash - ones)) & high;
+        if (stop) {
+            if (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__)
+                return p + __builtin_ctzll(stop) / 8;
             break;
+        }
         p += sizeof(w);
     }
-    while (p < end && (unsigned char)*p >= 0x20 && (unsigned char)*p < 0x80 && *p != '"' &&
-           *p != '\\')
+    while (p < end && is(*p, PLAIN))
         p++;
     return p;
 }
 
 static int hex_value(char c)
 {
-    if (is_digit(c))
+    if (is(c, DIGIT))
         return c - '0';
     if (c >= 'a' && c <= 'f')
         return c - 'a' + 10;
@@ -116,194 +130,189 @@ static int32_t hex4(const char *p, const char *end)
     return v;
 }
 
-static bool scan_escape(struct scan *s)
+static const char *scan_escape(struct scan *s, const char *p)
 {
-    if (s->end - s->p < 2)
-        return wrong(s, "a string is not closed");
-    if (s->p[1] == 'u') {
-        if (hex4(s->p, s->end) < 0)
-            return wrong(s, "\\u needs four hexadecimal digits");
-        s->p += 6;
-        return true;
-    }
-    if (s->p[1] == '\0' || !strchr("\"\\/bfnrt", s->p[1]))
-        return wrong(s, "there is no such escape");
-    s->p += 2;
-    return true;
+    if (s->end - p < 2)
+        return wrong(s, p, "a string is not closed");
+    if (p[1] == 'u')
+        return hex4(p, s->end) >= 0 ? p + 6 : wrong(s, p, "\\u needs four hexadecimal digits");
+    if (p[1] == '\0' || !strchr("\"\\/bfnrt", p[1]))
+        return wrong(s, p, "there is no such escape");
+    return p + 2;
 }
 
-/* At the opening quote; ends behind the closing one. */
-static bool scan_string(struct scan *s)
+/* From the opening quote to behind the closing one. */
+static const char *scan_string(struct scan *s, const char *p)
 {
     size_t n;
 
-    for (s->p++;;) {
-        s->p = skip_plain(s->p, s->end);
-        if (s->p == s->end)
-            return wrong(s, "a string is not closed");
-        if (*s->p == '"') {
-            s->p++;
-            return true;
-        }
-        if (*s->p == '\\') {
-            if (!scan_escape(s))
-                return false;
+    for (p++;;) {
+        p = skip_plain(p, s->end);
+        if (p == s->end)
+            return wrong(s, p, "a string is not closed");
+        if (*p == '"')
+            return p + 1;
+        if (*p == '\\') {
+            if (!(p = scan_escape(s, p)))
+                return NULL;
             continue;
         }
-        if ((unsigned char)*s->p < 0x20)
-            return wrong(s, "a control character in a string must be escaped");
-        n = st_utf8_len(s->p, (size_t)(s->end - s->p));
+        if ((unsigned char)*p < 0x20)
+            return wrong(s, p, "a control character in a string must be escaped");
+        n = st_utf8_len(p, (size_t)(s->end - p));
         if (n == 0)
-            return wrong(s, "a string is not UTF-8");
-        s->p += n;
+            return wrong(s, p, "a string is not UTF-8");
+        p += n;
     }
 }
 
 /* --- numbers and words --- */
 
-static bool scan_digits(struct scan *s)
+static const char *scan_digits(struct scan *s, const char *p)
 {
-    if (s->p == s->end || !is_digit(*s->p))
-        return wrong(s, "a digit is missing");
-    while (s->p < s->end && is_digit(*s->p))
-        s->p++;
-    return true;
+    if (p == s->end || !is(*p, DIGIT))
+        return wrong(s, p, "a digit is missing");
+    while (p < s->end && is(*p, DIGIT))
+        p++;
+    return p;
 }
 
-static bool scan_number(struct scan *s)
+static const char *scan_number(struct scan *s, const char *p)
 {
-    if (at(s, '-'))
-        s->p++;
-    if (at(s, '0')) {
-        s->p++;
-        if (s->p < s->end && is_digit(*s->p))
-            return wrong(s, "a number must not start with 0");
-    } else if (!scan_digits(s)) {
-        return false;
+    const char *end = s->end;
+
+    if (at(p, end, '-'))
+        p++;
+    if (at(p, end, '0')) {
+        p++;
+        if (p < end && is(*p, DIGIT))
+            return wrong(s, p, "a number must not start with 0");
+    } else if (!(p = scan_digits(s, p))) {
+        return NULL;
     }
-    if (at(s, '.')) {
-        s->p++;
-        if (!scan_digits(s))
-            return false;
+    if (at(p, end, '.') && !(p = scan_digits(s, p + 1)))
+        return NULL;
+    if (at(p, end, 'e') || at(p, end, 'E')) {
+        p++;
+        if (at(p, end, '+') || at(p, end, '-'))
+            p++;
+        return scan_digits(s, p);
     }
-    if (at(s, 'e') || at(s, 'E')) {
-        s->p++;
-        if (at(s, '+') || at(s, '-'))
-            s->p++;
-        return scan_digits(s);
-    }
-    return true;
+    return p;
 }
 
-static bool scan_word(struct scan *s, const char *word)
+static const char *scan_word(struct scan *s, const char *p, const char *word, size_t n)
 {
-    size_t n = strlen(word);
-
-    if ((size_t)(s->end - s->p) < n || memcmp(s->p, word, n) != 0)
-        return wrong(s, "this is no value");
-    s->p += n;
-    return true;
+    if ((size_t)(s->end - p) < n || memcmp(p, word, n) != 0)
+        return wrong(s, p, "this is no value");
+    return p + n;
 }
 
-static bool scan_scalar(struct scan *s)
+static const char *scan_scalar(struct scan *s, const char *p)
 {
-    switch (*s->p) {
+    switch (*p) {
     case '"':
-        return scan_string(s);
+        return scan_string(s, p);
     case 't':
-        return scan_word(s, "true");
+        return scan_word(s, p, "true", 4);
     case 'f':
-        return scan_word(s, "false");
+        return scan_word(s, p, "false", 5);
     case 'n':
-        return scan_word(s, "null");
+        return scan_word(s, p, "null", 4);
     default:
-        if (*s->p == '-' || is_digit(*s->p))
-            return scan_number(s);
-        return wrong(s, "this is no value");
+        if (*p == '-' || is(*p, DIGIT))
+            return scan_number(s, p);
+        return wrong(s, p, "this is no value");
     }
 }
 
 /* --- containers --- */
 
-static bool in_object(const struct scan *s)
+/* The containers that are open around a place: one bit each, set for an object. */
+struct nest {
+    unsigned depth;
+    bool object; /* the innermost */
+    uint64_t bits[ST_JSON_DEPTH / 64];
+};
+
+static inline bool nest_open(struct nest *n, bool object)
 {
-    unsigned level = s->depth - 1;
+    uint64_t *word = &n->bits[n->depth / 64 % (ST_JSON_DEPTH / 64)];
+    uint64_t bit = (uint64_t)1 << n->depth % 64;
 
-    return s->object[level / 64] >> level % 64 & 1;
-}
-
-static bool scan_open(struct scan *s)
-{
-    uint64_t bit = (uint64_t)1 << s->depth % 64;
-
-    if (s->depth == ST_JSON_DEPTH)
-        return wrong(s, "it is nested too deeply");
-    if (*s->p == '{')
-        s->object[s->depth / 64] |= bit;
-    else
-        s->object[s->depth / 64] &= ~bit;
-    s->depth++;
-    s->p++;
-    return true;
-}
-
-static bool scan_key(struct scan *s)
-{
-    skip_blanks(s);
-    if (!at(s, '"'))
-        return wrong(s, "a member's name is missing");
-    if (!scan_string(s))
+    if (n->depth == ST_JSON_DEPTH)
         return false;
-    skip_blanks(s);
-    if (!at(s, ':'))
-        return wrong(s, "a colon is missing");
-    s->p++;
+    n->depth++;
+    n->object = object;
+    *word = object ? *word | bit : *word & ~bit;
     return true;
 }
 
-/* Behind a value: closes what ends here.  True with depth 0 = the outermost value is over, else
- * p is where the next value is expected. */
-static bool scan_after(struct scan *s)
+static inline void nest_close(struct nest *n)
 {
-    while (s->depth > 0) {
-        skip_blanks(s);
-        if (s->p == s->end)
-            return wrong(s, in_object(s) ? "an object is not closed" : "an array is not closed");
-        if (*s->p == ',') {
-            s->p++;
-            return !in_object(s) || scan_key(s);
-        }
-        if (*s->p != (in_object(s) ? '}' : ']'))
-            return wrong(s, in_object(s) ? "a comma or } is missing" : "a comma or ] is missing");
-        s->p++;
-        s->depth--;
-    }
-    return true;
+    unsigned above = --n->depth - 1;
+
+    n->object = n->depth && n->bits[above / 64] >> above % 64 & 1;
 }
 
-/* One whole value, blanks before it allowed. */
+/* From before a name to behind its colon. */
+static const char *scan_key(struct scan *s, const char *p)
+{
+    p = skip_blanks(p, s->end);
+    if (!at(p, s->end, '"'))
+        return wrong(s, p, "a member's name is missing");
+    if (!(p = scan_string(s, p)))
+        return NULL;
+    p = skip_blanks(p, s->end);
+    return at(p, s->end, ':') ? p + 1 : wrong(s, p, "a colon is missing");
+}
+
+/* Behind a value: closes what ends here.  Gives where the next value is expected, or with depth 0
+ * where the outermost one is over. */
+static const char *scan_after(struct scan *s, const char *p, struct nest *n)
+{
+    while (n->depth > 0) {
+        p = skip_blanks(p, s->end);
+        if (p == s->end)
+            return wrong(s, p, n->object ? "an object is not closed" : "an array is not closed");
+        if (*p == ',')
+            return n->object ? scan_key(s, p + 1) : p + 1;
+        if (*p != (n->object ? '}' : ']'))
+            return wrong(s, p, n->object ? "a comma or } is missing" : "a comma or ] is missing");
+        p++;
+        nest_close(n);
+    }
+    return p;
+}
+
+/* One whole value, blanks before it allowed; s->p is behind it. */
 static bool scan_value(struct scan *s)
 {
-    s->depth = 0;
+    struct nest n;
+    const char *p = s->p;
+
+    n.depth = 0; /* the bits need no start */
+    n.object = false;
     do {
-        skip_blanks(s);
-        if (s->p == s->end)
-            return wrong(s, "a value is missing");
-        if (*s->p == '{' || *s->p == '[') {
-            if (!scan_open(s))
-                return false;
-            skip_blanks(s);
-            if (!at(s, in_object(s) ? '}' : ']')) {
-                if (in_object(s) && !scan_key(s))
+        p = skip_blanks(p, s->end);
+        if (p == s->end)
+            return wrong(s, p, "a value is missing");
+        if (*p == '{' || *p == '[') {
+            if (!nest_open(&n, *p == '{'))
+                return wrong(s, p, "it is nested too deeply");
+            p = skip_blanks(p + 1, s->end);
+            if (!at(p, s->end, n.object ? '}' : ']')) {
+                if (n.object && !(p = scan_key(s, p)))
                     return false;
                 continue;
             }
-        } else if (!scan_scalar(s)) {
+        } else if (!(p = scan_scalar(s, p))) {
             return false;
         }
-        if (!scan_after(s))
+        if (!(p = scan_after(s, p, &n)))
             return false;
-    } while (s->depth > 0);
+    } while (n.depth > 0);
+    s->p = p;
     return true;
 }
 
@@ -311,8 +320,8 @@ static bool scan_document(struct scan *s)
 {
     if (!scan_value(s))
         return false;
-    skip_blanks(s);
-    return s->p == s->end || wrong(s, "something follows the value");
+    s->p = skip_blanks(s->p, s->end);
+    return s->p == s->end || wrong(s, s->p, "something follows the value");
 }
 
 stint_code st_json_check(struct st_slice doc, stint_error *err)
@@ -337,9 +346,9 @@ bool st_json_ok(struct st_slice doc)
 
 struct st_slice st_json_trim(struct st_slice doc)
 {
-    while (doc.len && is_blank(doc.p[doc.len - 1]))
+    while (doc.len && is(doc.p[doc.len - 1], BLANK))
         doc.len--;
-    while (doc.len && is_blank(doc.p[0])) {
+    while (doc.len && is(doc.p[0], BLANK)) {
         doc.p++;
         doc.len--;
     }
@@ -366,24 +375,21 @@ enum st_json_type st_json_typeof(struct st_slice v)
     }
 }
 
-/* Before the next element: over the opening bracket or the comma, and not at the end. */
-static bool enter_next(struct scan *s, bool first)
+/* Before the next element: over the opening bracket or the comma.  NULL: there is none. */
+static const char *enter_next(const char *p, const char *end, bool first)
 {
-    skip_blanks(s);
-    if (first ? !at(s, '{') && !at(s, '[') : !at(s, ','))
-        return false;
-    s->p++;
-    skip_blanks(s);
-    return !at(s, '}') && !at(s, ']');
+    p = skip_blanks(p, end);
+    if (first ? !at(p, end, '{') && !at(p, end, '[') : !at(p, end, ','))
+        return NULL;
+    p = skip_blanks(p + 1, end);
+    return at(p, end, '}') || at(p, end, ']') ? NULL : p;
 }
 
-/* The value at p, which becomes the end of it. */
+/* The value at s->p, which becomes the end of it. */
 static bool take_value(struct scan *s, struct st_slice *value)
 {
-    const char *from;
+    const char *from = s->p = skip_blanks(s->p, s->end);
 
-    skip_blanks(s);
-    from = s->p;
     if (!scan_value(s))
         return false;
     *value = ST_SLICE(from, (size_t)(s->p - from));
@@ -394,25 +400,33 @@ bool st_json_next(struct st_slice container, size_t *pos, struct st_slice *key,
                   struct st_slice *value)
 {
     struct scan s;
-    const char *end;
+    const char *from, *p;
 
     *key = ST_NONE;
     *value = ST_NONE;
     if (*pos > container.len)
         return false;
     scan_init(&s, container, *pos);
-    if (!enter_next(&s, *pos == 0) || !take_value(&s, value))
+    from = enter_next(s.p, s.end, *pos == 0);
+    if (!from)
         return false;
-    end = s.p;
-    skip_blanks(&s);
-    if (value->p[0] == '"' && at(&s, ':')) { /* it was a name: in arrays no colon follows */
-        *key = ST_SLICE(value->p + 1, value->len - 2);
-        s.p++;
-        if (!take_value(&s, value))
+    s.p = from;
+    if (at(from, s.end, '"')) { /* perhaps a name: in arrays no colon follows */
+        if (!(p = scan_string(&s, from)))
             return false;
-        end = s.p;
+        s.p = p;
+        *value = ST_SLICE(from, (size_t)(p - from));
+        p = skip_blanks(p, s.end);
+        if (at(p, s.end, ':')) {
+            *key = ST_SLICE(value->p + 1, value->len - 2);
+            s.p = p + 1;
+            if (!take_value(&s, value))
+                return false;
+        }
+    } else if (!take_value(&s, value)) {
+        return false;
     }
-    *pos = (size_t)(end - s.start);
+    *pos = (size_t)(s.p - s.start);
     return true;
 }
 
