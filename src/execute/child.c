@@ -36,6 +36,7 @@
 
 #define EOF_EXTRA_US ST_SEC
 #define PUT_MAX      ((size_t)1 << 31)
+#define PUT_ENOUGH   ((size_t)8192) /* goes out at once: while we gather the next, it works */
 #define PUT_KEEP     ((size_t)1 << 20) /* a buffer larger than this is given back when empty */
 
 static void on_timer(uv_timer_t *timer);
@@ -333,6 +334,8 @@ struct st_buf *st_child_put(struct st_child *c)
 void st_child_wrote(struct st_child *c, size_t before)
 {
     c->n_put += c->put.len - before;
+    if (c->put.len >= PUT_ENOUGH)
+        st_child_flush(c);
     st_exec_dirty(c);
 }
 

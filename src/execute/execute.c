@@ -23,6 +23,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "execute/child.h"
 
@@ -271,6 +272,16 @@ const char *st_run_progress(struct st_run *run, size_t *len)
 {
     *len = 0;
     return run->ops->progress ? run->ops->progress(run, len) : NULL;
+}
+
+int64_t st_exec_mono_us(const struct st_exec *x)
+{
+    return x->mono_us ? x->mono_us : st_clock_mono_us();
+}
+
+int64_t st_exec_real_us(const struct st_exec *x)
+{
+    return x->real_us ? x->real_us : st_clock_real_us();
 }
 
 /* ---- before the loop sleeps ------------------------------------------------------ */

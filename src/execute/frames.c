@@ -169,13 +169,19 @@ static int64_t seconds(struct st_slice v)
     return value < (double)RETRY_AFTER_MAX ? (int64_t)(value + 0.5) : RETRY_AFTER_MAX;
 }
 
-static bool is_key(struct st_slice key, const char *name, size_t len)
+#define IS(s, text) ((s).len == sizeof(text) - 1 && !memcmp((s).p, text, sizeof(text) - 1))
+
+/* A name of ours that is written with escapes; any other stays as it is. */
+static struct st_slice plain_key(struct st_slice key)
 {
-    if (key.len == len)
-        return !memcmp(key.p, name, len);
-    return key.len > len && memchr(key.p, '\\', key.len) && st_json_key_is(key, name);
+    static const char *const ours[] = {"task_id",  "result", "error",  "retry",      "progress",
+                                       "status",   "cancel", "fence",  "retry_after"};
+
+    for (size_t i = 0; i < sizeof(ours) / sizeof(*ours); i++)
+        if (st_json_key_is(key, ours[i]))
+            return st_slice_cstr(ours[i]);
+    return key;
 }
-#define IS_KEY(key, name) is_key(key, name, sizeof(name) - 1)
 
 static void take_task_id(struct st_frame *out, struct st_slice v)
 {
@@ -186,23 +192,25 @@ static void take_task_id(struct st_frame *out, struct st_slice v)
 
 static void take_member(struct st_frame *out, struct st_slice key, struct st_slice v)
 {
-    if (IS_KEY(key, "task_id"))
+    if (key.len && memchr(key.p, '\\', key.len))
+        key = plain_key(key);
+    if (IS(key, "task_id"))
         take_task_id(out, v);
-    else if (IS_KEY(key, "result"))
+    else if (IS(key, "result"))
         out->result = v;
-    else if (IS_KEY(key, "error"))
+    else if (IS(key, "error"))
         out->error = v;
-    else if (IS_KEY(key, "retry"))
-        out->retry = st_slice_is(v, "true");
-    else if (IS_KEY(key, "progress"))
+    else if (IS(key, "retry"))
+        out->retry = IS(v, "true");
+    else if (IS(key, "progress"))
         out->progress = v;
-    else if (IS_KEY(key, "status"))
+    else if (IS(key, "status"))
         out->status = v;
-    else if (IS_KEY(key, "cancel"))
-        out->cancel = st_slice_is(v, "true");
-    else if (IS_KEY(key, "retry_after"))
+    else if (IS(key, "cancel"))
+        out->cancel = IS(v, "true");
+    else if (IS(key, "retry_after"))
         out->retry_after_us = seconds(v);
-    else if (IS_KEY(key, "fence") && !st_json_i64(v, &out->fence))
+    else if (IS(key, "fence") && !st_json_i64(v, &out->fence))
         out->fence = -1;
 }
 
@@ -234,7 +242,7 @@ void st_frame_parse(struct st_slice line, bool whole, struct st_frame *out)
     if (pos == 0)
         return; /* no members: {} or nothing of the kind */
     line = st_json_trim(ST_SLICE(line.p + pos, line.len - pos));
-    if (ok && st_slice_is(line, "}"))
+    if (ok && IS(line, "}"))
         out->kind = kind_of(out);
     else if (out->task_id.p)
         out->kind = ST_FRAME_BROKEN;

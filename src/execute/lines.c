@@ -212,7 +212,7 @@ static void ask(struct lines *l)
 
     l->state = LINES_ASKED;
     st_child_in_time(&l->child);
-    if (!st_talk_request(b, l->job, deadline_us, l->limits.line)) {
+    if (!st_talk_request(b, l->job, deadline_us, &l->child.x->time, l->limits.line)) {
         st_talk_too_long(l->job, l->limits.line, &l->ran);
         stop_for(l, WHY_FAILED);
         st_child_stop(&l->child);

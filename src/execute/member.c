@@ -68,23 +68,14 @@ static struct st_request *find(const struct st_member *m, const char *id, size_t
 {
     struct st_request *r = m->buckets[hash & (m->n_buckets - 1)];
 
-    while (r && (r->hash != hash || strncmp(r->job->id, id, len) || r->job->id[len]))
+    while (r && (r->hash != hash || r->id_len != len || memcmp(r->job->id, id, len)))
         r = r->bucket_next;
     return r;
 }
 
-static uint32_t hash_of(const char *p, size_t len)
-{
-    uint32_t h = 2166136261u;
-
-    for (size_t i = 0; i < len; i++)
-        h = (h ^ (unsigned char)p[i]) * 16777619u;
-    return h;
-}
-
 bool st_member_free(const struct st_member *m, const struct st_request *r)
 {
-    return !m->flight.n || !find(m, r->job->id, strlen(r->job->id), r->hash);
+    return !m->flight.n || !find(m, r->job->id, r->id_len, r->hash);
 }
 
 static void flight_add(struct st_member *m, struct st_request *r)
@@ -129,10 +120,10 @@ bool st_member_give(struct st_member *m, struct st_request *r, struct st_ran *ra
 {
     struct st_buf *b = st_child_put(&m->child);
     int64_t timeout_us = r->job->policy.timeout_us;
-    int64_t deadline_us = timeout_us > 0 ? st_clock_real_us() + timeout_us : 0;
+    int64_t deadline_us = timeout_us > 0 ? st_exec_real_us(m->crew->x) + timeout_us : 0;
     size_t before = b->len;
 
-    if (!st_talk_request(b, r->job, deadline_us, m->out.max)) {
+    if (!st_talk_request(b, r->job, deadline_us, &m->crew->x->time, m->out.max)) {
         st_talk_too_long(r->job, m->out.max, ran);
         return false;
     }
@@ -331,7 +322,7 @@ static struct st_request *find_raw(const struct st_member *m, struct st_slice ra
             return NULL;
         raw = st_buf_view(&b);
     }
-    return find(m, raw.p, raw.len, hash_of(raw.p, raw.len));
+    return find(m, raw.p, raw.len, st_request_hash(raw.p, raw.len));
 }
 
 static void answered(struct st_member *m, struct st_request *r, struct st_ran *ran)
@@ -417,12 +408,16 @@ static void on_room(struct st_child *c, uv_buf_t *buf)
 
 static void read_out(struct st_member *m, size_t n)
 {
+    struct st_exec *x = m->crew->x;
     enum st_frames_got got;
     struct st_slice line;
 
+    x->mono_us = st_clock_mono_us();
+    x->real_us = st_clock_real_us();
     st_frames_filled(&m->out, n);
     while ((got = st_frames_next(&m->out, &line)) != ST_FRAMES_NONE)
         on_line(m, line, got == ST_FRAMES_LINE);
+    x->mono_us = x->real_us = 0;
     check_age(m);
     st_crew_tend(m->crew);
 }

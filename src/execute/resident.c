@@ -95,7 +95,7 @@ void st_request_no_limit(struct st_request *r)
 void st_request_limit(struct st_request *r, int64_t after_us)
 {
     struct st_crew *c = r->crew;
-    int64_t now_us = st_clock_mono_us();
+    int64_t now_us = st_exec_mono_us(c->x);
     struct st_request *at = c->latest;
 
     st_request_no_limit(r);
@@ -237,19 +237,28 @@ static const char *on_progress(const struct st_run *run, size_t *len)
 
 static const struct st_run_ops run_ops = {.stop = on_stop, .progress = on_progress};
 
-static uint32_t hash_of(const char *id)
+/* Eight bytes at a time; ids are made by us or by the user's own programs. */
+uint32_t st_request_hash(const char *id, size_t len)
 {
-    uint32_t h = 2166136261u;
+    const uint64_t odd = 0x9e3779b97f4a7c15u;
+    uint64_t h = len, w;
 
-    for (; *id; id++)
-        h = (h ^ (unsigned char)*id) * 16777619u;
-    return h;
+    for (; len >= sizeof(w); id += sizeof(w), len -= sizeof(w)) {
+        memcpy(&w, id, sizeof(w));
+        h = (h ^ w) * odd;
+        h ^= h >> 29;
+    }
+    w = 0;
+    memcpy(&w, id, len);
+    h = (h ^ w) * odd;
+    return (uint32_t)(h >> 32);
 }
 
 static struct st_request *request_new(struct st_crew *c, const struct st_job *job, st_ran_fn done,
                                       void *arg)
 {
     struct st_request *r = c->spare;
+    size_t len = strlen(job->id);
 
     if (r) {
         c->spare = r->next;
@@ -262,7 +271,8 @@ static struct st_request *request_new(struct st_crew *c, const struct st_job *jo
                              .job = job,
                              .done = done,
                              .arg = arg,
-                             .hash = hash_of(job->id)};
+                             .hash = st_request_hash(job->id, len),
+                             .id_len = (uint32_t)len};
     c->x->n_runs++;
     return r;
 }

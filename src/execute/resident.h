@@ -26,6 +26,7 @@ struct st_request {
     void *arg;
     uint64_t at;         /* where its line begins in the child's stdin */
     uint32_t hash;       /* of its id */
+    uint32_t id_len;
     bool ended;          /* and not told yet */
     bool cancelling;     /* the cancel line was sent; the deadline is the grace's */
     enum st_request_why why;
@@ -104,6 +105,7 @@ void st_requests_add_first(struct st_requests *q, struct st_request *r);
 void st_requests_remove(struct st_requests *q, struct st_request *r);
 
 /* ---- resident.c ---- */
+uint32_t st_request_hash(const char *id, size_t len);
 /* Tells what came of it; *ran is taken over.  r is gone afterwards, and anything may have been
  * started or stopped. */
 void st_request_finish(struct st_request *r, struct st_ran *ran);

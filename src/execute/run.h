@@ -14,6 +14,7 @@
 #include "execute/link.h"
 #include "execute/proc.h"
 #include "execute/supervise.h"
+#include "execute/talk.h"
 
 #define ST_READ_SIZE 65536
 
@@ -46,6 +47,8 @@ struct st_exec {
     struct st_supervise_conf supervise;
     void (*health)(void *arg, const char *name, bool healthy, const char *note);
     void *health_arg;
+    struct st_talk_time time;
+    int64_t mono_us, real_us; /* while many requests are dealt with at once; 0 = look */
     uv_prepare_t before_sleep; /* runs while there is something in: */
     struct st_child *dirty;    /* those with bytes to be sent */
     struct st_request *ended;  /* attempts that are over and not told yet, oldest first */
@@ -59,6 +62,10 @@ struct st_exec {
 
 /* The link to a minder, started if there is none. */
 stint_code st_exec_link(struct st_exec *x, struct st_link **out, stint_error *err);
+
+/* The clocks, looked at once while many requests are dealt with. */
+int64_t st_exec_mono_us(const struct st_exec *x);
+int64_t st_exec_real_us(const struct st_exec *x);
 
 /* Flush it before the loop sleeps; or not any more. */
 void st_exec_dirty(struct st_child *c);

@@ -15,9 +15,141 @@
 
 #define TRACEPARENT_MAX 512
 
-#define PUT(b, text) st_buf_put(b, text, sizeof(text) - 1)
-
 /* ---- requests -------------------------------------------------------------------- */
+
+/* A request is written in three pieces, each into room that was made for it at once. */
+
+#define HEAD_MAX(id, type) (64 + 6 * (id).len + 6 * (type).len)
+#define TAIL_MAX(queue)    (320 + ST_TIME_TEXT + TRACEPARENT_MAX + 6 * (queue).len)
+
+#define LIT(p, text) ((char *)mempcpy(p, text, sizeof(text) - 1))
+
+/* ASCII that needs no escape; eight bytes at a time. */
+static bool is_plain(struct st_slice s)
+{
+    const uint64_t ones = 0x0101010101010101u, high = 0x8080808080808080u;
+    uint64_t w;
+
+    for (; s.len; s.p += sizeof(w), s.len -= sizeof(w)) {
+        w = ones * '0';
+        if (s.len < sizeof(w)) {
+            memcpy(&w, s.p, s.len);
+            s.len = sizeof(w);
+        } else {
+            memcpy(&w, s.p, sizeof(w));
+        }
+        if ((w | (w - ones * 0x20) | ((w ^ ones * '"') - ones) | ((w ^ ones * '\\') - ones)) & high)
+            return false;
+    }
+    return true;
+}
+
+/* Quoted; there is room for six times its length and the quotes. */
+static char *put_text(char *p, struct st_slice s)
+{
+    struct st_buf b = {.p = p, .cap = 6 * s.len + 3, .max = 6 * s.len + 2};
+
+    if (!is_plain(s)) {
+        st_json_put_string(&b, s);
+        return p + b.len;
+    }
+    *p++ = '"';
+    p = mempcpy(p, s.p, s.len);
+    *p++ = '"';
+    return p;
+}
+
+static char *put_int(char *p, int64_t v)
+{
+    char text[24], *t = text + sizeof(text);
+    uint64_t u = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
+
+    do
+        *--t = (char)('0' + u % 10);
+    while (u /= 10);
+    if (v < 0)
+        *--t = '-';
+    return mempcpy(p, t, (size_t)(text + sizeof(text) - t));
+}
+
+static char *put_time(char *p, int64_t us, struct st_talk_time *time)
+{
+    int64_t second = us / ST_SEC, rest = us % ST_SEC;
+    size_t len;
+
+    if (second != time->second || !time->text[0]) {
+        st_time_format(second * ST_SEC, time->text);
+        time->second = second;
+    }
+    len = strlen(time->text); /* it ends in 000000Z */
+    *p++ = '"';
+    memcpy(p, time->text, len);
+    for (char *d = p + len - 1; rest; rest /= 10)
+        *--d = (char)('0' + rest % 10);
+    p += len;
+    *p++ = '"';
+    return p;
+}
+
+/* meta.traceparent, if it is a string of a sensible length. */
+static char *put_traceparent(char *p, struct st_slice meta)
+{
+    struct st_slice v = ST_NONE;
+
+    if (meta.p && st_json_ok(meta))
+        v = st_json_member(meta, "traceparent");
+    if (v.p && v.len <= TRACEPARENT_MAX && st_json_typeof(v) == ST_JSON_STRING)
+        return mempcpy(p, v.p, v.len);
+    return LIT(p, "null");
+}
+
+static void room_used(struct st_buf *b, const char *end)
+{
+    b->len = (size_t)(end - b->p);
+    b->p[b->len] = '\0';
+}
+
+static void put_head(struct st_buf *b, const struct st_job *job)
+{
+    struct st_slice id = st_slice_cstr(job->id), type = st_slice_cstr(job->type);
+    char *p = st_buf_room(b, HEAD_MAX(id, type));
+
+    if (!p)
+        return;
+    p = LIT(p, "{\"task_id\":");
+    p = put_text(p, id);
+    p = LIT(p, ",\"type\":");
+    p = put_text(p, type);
+    p = LIT(p, ",\"payload\":");
+    room_used(b, p);
+}
+
+static void put_tail(struct st_buf *b, const struct st_job *job, int64_t deadline_us,
+                     struct st_talk_time *time)
+{
+    struct st_slice queue = st_slice_cstr(job->queue);
+    int max = job->policy.max_attempts;
+    char *p = st_buf_room(b, TAIL_MAX(queue));
+
+    if (!p)
+        return;
+    p = LIT(p, ",\"retry_count\":");
+    p = put_int(p, job->attempt > 0 ? job->attempt - 1 : 0);
+    p = LIT(p, ",\"max_retry\":");
+    p = put_int(p, max > 0 ? max - 1 : ST_TALK_NO_LIMIT);
+    p = LIT(p, ",\"queue\":");
+    p = put_text(p, queue);
+    p = LIT(p, ",\"attempt\":");
+    p = put_int(p, job->attempt);
+    p = LIT(p, ",\"deadline\":");
+    p = deadline_us ? put_time(p, deadline_us, time) : LIT(p, "null");
+    p = LIT(p, ",\"fence\":");
+    p = put_int(p, job->fence);
+    p = LIT(p, ",\"traceparent\":");
+    p = put_traceparent(p, job->meta);
+    p = LIT(p, "}\n");
+    room_used(b, p);
+}
 
 static void blank_out(char *p, size_t len, char c)
 {
@@ -29,95 +161,32 @@ static void blank_out(char *p, size_t len, char c)
 
 /* Raw newlines can only stand between values: a string must escape them.  Many readers take a
  * carriage return for the end of a line, too. */
-static void put_json(struct st_buf *b, struct st_slice json)
+static void put_payload(struct st_buf *b, struct st_slice payload)
 {
     size_t before = b->len;
 
-    st_buf_slice(b, json);
+    if (!st_json_ok(payload)) {
+        st_buf_puts(b, "null,\"payload_base64\":\"");
+        st_buf_base64(b, payload);
+        st_buf_putc(b, '"');
+        return;
+    }
+    st_buf_slice(b, payload);
     if (b->failed)
         return;
-    blank_out(b->p + before, json.len, '\n');
-    blank_out(b->p + before, json.len, '\r');
-}
-
-static void put_payload(struct st_buf *b, struct st_slice payload)
-{
-    if (st_json_ok(payload)) {
-        PUT(b, ",\"payload\":");
-        put_json(b, payload);
-        return;
-    }
-    PUT(b, ",\"payload\":null,\"payload_base64\":\"");
-    st_buf_base64(b, payload);
-    st_buf_putc(b, '"');
-}
-
-static void put_int(struct st_buf *b, int64_t v)
-{
-    char text[24], *p = text + sizeof(text);
-    uint64_t u = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
-
-    do
-        *--p = (char)('0' + u % 10);
-    while (u /= 10);
-    if (v < 0)
-        *--p = '-';
-    st_buf_put(b, p, (size_t)(text + sizeof(text) - p));
-}
-
-static void put_deadline(struct st_buf *b, int64_t deadline_us)
-{
-    char text[ST_TIME_TEXT];
-
-    if (!deadline_us) {
-        PUT(b, "null");
-        return;
-    }
-    st_buf_putc(b, '"');
-    st_buf_puts(b, st_time_format(deadline_us, text));
-    st_buf_putc(b, '"');
-}
-
-/* meta.traceparent, if it is a string of a sensible length. */
-static void put_traceparent(struct st_buf *b, struct st_slice meta)
-{
-    struct st_slice v = ST_NONE;
-
-    if (meta.p && st_json_ok(meta))
-        v = st_json_member(meta, "traceparent");
-    if (v.p && v.len <= TRACEPARENT_MAX && st_json_typeof(v) == ST_JSON_STRING)
-        st_buf_slice(b, v);
-    else
-        PUT(b, "null");
+    blank_out(b->p + before, payload.len, '\n');
+    blank_out(b->p + before, payload.len, '\r');
 }
 
 bool st_talk_request(struct st_buf *b, const struct st_job *job, int64_t deadline_us,
-                     size_t line_max)
+                     struct st_talk_time *time, size_t line_max)
 {
-    int max = job->policy.max_attempts;
     size_t before = b->len;
     bool ok;
 
-    PUT(b, "{\"task_id\":");
-    st_json_put_string(b, st_slice_cstr(job->id));
-    PUT(b, ",\"type\":");
-    st_json_put_string(b, st_slice_cstr(job->type));
+    put_head(b, job);
     put_payload(b, job->payload);
-    PUT(b, ",\"retry_count\":");
-    put_int(b, job->attempt > 0 ? job->attempt - 1 : 0);
-    PUT(b, ",\"max_retry\":");
-    put_int(b, max > 0 ? max - 1 : ST_TALK_NO_LIMIT);
-    PUT(b, ",\"queue\":");
-    st_json_put_string(b, st_slice_cstr(job->queue));
-    PUT(b, ",\"attempt\":");
-    put_int(b, job->attempt);
-    PUT(b, ",\"deadline\":");
-    put_deadline(b, deadline_us);
-    PUT(b, ",\"fence\":");
-    put_int(b, job->fence);
-    PUT(b, ",\"traceparent\":");
-    put_traceparent(b, job->meta);
-    PUT(b, "}\n");
+    put_tail(b, job, deadline_us, time);
     ok = !b->failed && b->len - before <= line_max + 1;
     if (!ok && b->p) {
         b->len = before;
@@ -129,9 +198,9 @@ bool st_talk_request(struct st_buf *b, const struct st_job *job, int64_t deadlin
 
 void st_talk_cancel(struct st_buf *b, const struct st_job *job)
 {
-    PUT(b, "{\"task_id\":");
+    st_buf_puts(b, "{\"task_id\":");
     st_json_put_string(b, st_slice_cstr(job->id));
-    PUT(b, ",\"cancel\":true}\n");
+    st_buf_puts(b, ",\"cancel\":true}\n");
 }
 
 void st_talk_too_long(const struct st_job *job, size_t line_max, struct st_ran *ran)
@@ -167,10 +236,11 @@ char *st_talk_error(const struct st_frame *f)
     return f->error.p ? text_of(f->error) : strdup("it said status: error");
 }
 
+#define IS(s, text) ((s).len == sizeof(text) - 1 && !memcmp((s).p, text, sizeof(text) - 1))
+
 static bool no_error(struct st_slice error)
 {
-    return !error.p || st_slice_is(error, "null") || st_slice_is(error, "\"\"") ||
-           st_slice_is(error, "false");
+    return !error.p || IS(error, "null") || IS(error, "\"\"") || IS(error, "false");
 }
 
 static void take_result(struct st_slice result, size_t max, struct st_ran *ran)

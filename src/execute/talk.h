@@ -14,15 +14,22 @@
 #define ST_EXECUTE_TALK_H
 
 #include "base/buf.h"
+#include "base/clock.h"
 #include "execute/execute.h"
 #include "execute/frames.h"
 
 #define ST_TALK_NO_LIMIT 2147483647
 
+/* The text of a time, kept for those of the same second. */
+struct st_talk_time {
+    int64_t second;
+    char text[ST_TIME_TEXT];
+};
+
 /* Appends a request and its newline.  deadline_us: real time, 0 = none.  false: it is longer than
  * line_max (or there is no memory) and was not appended. */
 bool st_talk_request(struct st_buf *b, const struct st_job *job, int64_t deadline_us,
-                     size_t line_max);
+                     struct st_talk_time *time, size_t line_max);
 /* {"task_id":"..","cancel":true} */
 void st_talk_cancel(struct st_buf *b, const struct st_job *job);
 
