@@ -4,6 +4,7 @@
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 
@@ -11,7 +12,8 @@ import pytest
 
 from kit import ROOT
 
-SOURCE = ROOT / "examples" / "c" / "enqueue.c"
+EXAMPLES = ROOT / "examples" / "c"
+COMPILERS = [("cc", "c", "c11"), ("c++", "c++", "c++11")]
 
 
 @contextlib.contextmanager
@@ -52,27 +54,58 @@ def test_the_installed_program_runs(installed, tmp_path):
     assert b"0." in out
 
 
-@pytest.mark.parametrize("compiler, language", [("cc", "c"), ("c++", "c++")])
-def test_a_program_builds_against_the_installed_library_and_adds_a_job(installed, stint, compiler, language):
+def build(installed, source, program, compiler, language, standard):
+    """Compiles as a stranger would: pedantically, with what pkg-config says."""
     if not shutil.which(compiler):
         pytest.skip(f"{compiler} is not installed")
-    program = stint.dir / "enqueue"
-    subprocess.run([compiler, "-x", language, "-Wall", "-Wextra", "-Werror", SOURCE, "-o", program,
-                    *flags(installed, "--cflags", "--libs")], check=True)
+    subprocess.run([compiler, "-x", language, f"-std={standard}", "-pedantic", "-Wall", "-Wextra", "-Werror", source, "-o",
+                    program, *flags(installed, "--cflags", "--libs")], check=True)
     (library,) = installed.glob("**/libstint.so.0")
+    return {"LD_LIBRARY_PATH": str(library.parent)}
+
+
+@pytest.mark.parametrize("compiler, language, standard", COMPILERS)
+def test_a_program_builds_against_the_installed_library_and_adds_a_job(installed, stint, compiler, language, standard):
+    program = stint.dir / "enqueue"
+    env = build(installed, EXAMPLES / "enqueue.c", program, compiler, language, standard)
     stint.config({"t": stint.sh("cat")})
     with stint.worker():
         out = subprocess.run([program, "sqlite:stint.db", "t", '{"n":1}', "60000"], cwd=stint.dir, check=True,
-                             env={**stint.env, "LD_LIBRARY_PATH": str(library.parent)}, stdout=subprocess.PIPE,
-                             text=True).stdout.split()
+                             env={**stint.env, **env}, stdout=subprocess.PIPE, text=True).stdout.split()
     assert out[1] == "succeeded" and stint.show(out[0])["result"] == {"n": 1}
 
 
-def test_the_shared_library_shows_only_its_public_names(installed):
+@pytest.mark.parametrize("compiler, language, standard", COMPILERS)
+def test_a_program_of_a_page_adds_a_job_and_works(installed, stint, compiler, language, standard):
+    source = EXAMPLES / "greet.c"
+    assert len(source.read_text().splitlines()) < 60
+    program = stint.dir / "greet"
+    env = build(installed, source, program, compiler, language, standard)
+    out = subprocess.run([program, "sqlite:stint.db", "Ada"], cwd=stint.dir, check=True, timeout=60,
+                         env={**stint.env, **env}, stdout=subprocess.PIPE, text=True).stdout
+    assert [line.split() for line in out.splitlines()] == [
+        ["worker_started"], ["attempt_started"], ["attempt_failed", "pending"], ["attempt_started"],
+        ["attempt_completed", "succeeded"], ["worker_stopping"], ["worker_stopped"]]
+    (job,) = stint.json("job", "list")["jobs"]
+    assert stint.show(job["id"])["result"] == "Hello, Ada!" and stint.show(job["id"])["attempt"] == 2
+
+
+@pytest.mark.parametrize("compiler, language, standard", COMPILERS)
+def test_each_header_stands_alone(installed, tmp_path, compiler, language, standard):
+    for header, use in {"stint.h": "stint_version()", "stint_sqlite.h": "stint_sqlite_tx(0)"}.items():
+        source = tmp_path / "alone.c"
+        source.write_text(f"#include <{header}>\nint main(void) {{ return !{use}; }}\n")
+        build(installed, source, tmp_path / "alone", compiler, language, standard)
+
+
+def test_the_shared_library_shows_what_its_headers_promise_and_nothing_else(installed):
     (library,) = installed.glob("**/libstint.so.0")
     out = subprocess.run(["nm", "-D", "--defined-only", library], check=True, stdout=subprocess.PIPE, text=True).stdout
-    names = {line.split()[-1].partition("@")[0] for line in out.splitlines()}
-    assert names and all(name.startswith("stint_") for name in names), names
+    shown = {line.split()[-1].partition("@")[0] for line in out.splitlines()}
+    text = "".join((installed / "include" / name).read_text() for name in ("stint.h", "stint_sqlite.h"))
+    promised = set(re.findall(r"STINT_API [^;(]*?(stint_\w+)\(", text))
+    assert "stint_worker_run" in promised and "stint_sqlite_enqueue" in promised
+    assert shown == promised
 
 
 def test_make_run_once_runs_the_examples_on_the_embedded_store(tmp_path):

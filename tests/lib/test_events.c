@@ -2,6 +2,8 @@
  *
  * test_events.c - what a worker tells, when, and in which order.
  */
+#include <sched.h>
+
 #include "kit.h"
 
 struct log {
@@ -9,7 +11,7 @@ struct log {
     stint_worker *w;
     stint_enqueued job;
     atomic_int inside; /* callbacks at the same time */
-    atomic_int go, n;
+    atomic_int go, n, started;
     char lines[8192]; /* "name[:state[/reason]]" separated by blanks */
     int true_when_told; /* outcomes that were in the store when they were told */
 };
@@ -97,6 +99,55 @@ static void an_outcome_is_told_when_the_store_has_it(void **state)
     assert_int_equal(count(&l, "attempt_started"), 50);
     assert_int_equal(count(&l, "attempt_completed:succeeded"), 50);
     assert_int_equal(l.true_when_told, 50);
+    log_close(&l);
+}
+
+/* The first outcome is told slowly, while the other slots go on to their next jobs. */
+static void note_slowly(void *arg, const stint_event *e)
+{
+    struct log *l = arg;
+
+    assert_int_equal(atomic_fetch_add(&l->inside, 1), 0);
+    if (e->kind == STINT_EVENT_ATTEMPT_STARTED)
+        atomic_fetch_add(&l->started, 1);
+    if (e->kind == STINT_EVENT_ATTEMPT_COMPLETED && !atomic_exchange(&l->go, 1)) {
+        UNTIL(atomic_load(&l->n) >= 4);
+        for (int i = 0; i < 2000; i++)
+            sched_yield();
+    }
+    atomic_fetch_sub(&l->inside, 1);
+}
+
+static stint_code wait_for_the_first(stint_attempt *a, void *arg)
+{
+    struct log *l = arg;
+
+    if (strcmp(stint_attempt_payload(a, NULL), "first") == 0)
+        UNTIL(atomic_load(&l->started) >= 4);
+    else
+        UNTIL(atomic_load(&l->go));
+    atomic_fetch_add(&l->n, 1);
+    return STINT_OK;
+}
+
+static void events_come_one_at_a_time(void **state)
+{
+    stint_worker_options opt = STINT_WORKER_OPTIONS_INIT;
+    struct log l;
+
+    (void)state;
+    memset(&l, 0, sizeof(l));
+    kit_open(&l.k);
+    opt.once = 1;
+    opt.slots = 4;
+    opt.event = note_slowly;
+    opt.event_arg = &l;
+    l.w = kit_worker(&l.k, &opt);
+    kit_handle(l.w, "t", wait_for_the_first, &l);
+    kit_add(&l.k, "t", "first", &l.job);
+    kit_add_many(&l.k, "t", 30);
+    OK(stint_worker_run(l.w, NULL));
+    assert_int_equal(atomic_load(&l.n), 31);
     log_close(&l);
 }
 
@@ -305,6 +356,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_workers_life_is_told_in_order),
         cmocka_unit_test(an_outcome_is_told_when_the_store_has_it),
+        cmocka_unit_test(events_come_one_at_a_time),
         cmocka_unit_test(failures_and_snoozes_say_what_becomes_of_the_job),
         cmocka_unit_test(a_cancelled_attempt_is_told_as_that),
         cmocka_unit_test(a_lost_job_is_told_once_and_nothing_of_its_outcome),

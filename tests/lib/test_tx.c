@@ -20,7 +20,7 @@ struct bank {
     stint_tx_fn in_tx;
     stint_code answer; /* of prepare or finish_with */
     stint_error err;
-    atomic_int runs, completed, go;
+    atomic_int runs, completed, lost, renewed, go;
 };
 
 static void run_sql(sqlite3 *db, const char *sql)
@@ -89,6 +89,10 @@ static void on_event(void *arg, const stint_event *e)
 
     if (e->kind == STINT_EVENT_ATTEMPT_COMPLETED)
         atomic_fetch_add(&b->completed, 1);
+    if (e->kind == STINT_EVENT_ATTEMPT_ALREADY_COMPLETED || e->kind == STINT_EVENT_ATTEMPT_TAKEN_BY_ANOTHER_WORKER)
+        atomic_fetch_add(&b->lost, 1);
+    if (e->kind == STINT_EVENT_ATTEMPT_LEASE_RENEWED)
+        atomic_fetch_add(&b->renewed, 1);
 }
 
 static void bank_open(struct bank *b, int once, stint_code (*act)(stint_attempt *a, struct bank *b))
@@ -368,6 +372,38 @@ static void a_function_must_leave_the_transaction_open(void **state)
     bank_close(&b);
 }
 
+static stint_code no_place_for_the_result(stint_attempt *a, struct bank *b)
+{
+    OK(stint_attempt_log(a, "one"));
+    b->answer = stint_attempt_finish_with(a, large, NULL, &b->err);
+    OK(stint_attempt_log(a, "two"));
+    return stint_attempt_fail(a, STINT_PERMANENT, -1, "no place");
+}
+
+static void a_result_that_cannot_be_kept_takes_everything_back(void **state)
+{
+    stint_worker_options opt = STINT_WORKER_OPTIONS_INIT;
+    struct st_job_info info;
+    struct bank b;
+
+    (void)state;
+    bank_open(&b, 1, no_place_for_the_result);
+    stint_worker_free(b.w);
+    opt.once = 1;
+    opt.results_dir = "/proc/there/is/no/such/place";
+    b.w = kit_worker(&b.k, &opt);
+    kit_handle(b.w, "t", handle, &b);
+    OK(stint_worker_run(b.w, NULL));
+    assert_int_equal(b.answer, STINT_ESTORE);
+    assert_int_equal(ledger(&b), 0);
+    OK(st_store_get(b.k.store, 0, st_slice_cstr(b.job.id), &info, NULL));
+    assert_int_equal(info.state, ST_FAILED);
+    assert_int_equal(info.n_attempts, 1);
+    assert_true(st_slice_is(ST_SLICE(info.attempts[0].log_tail, info.attempts[0].log_tail_len), "one\ntwo\n"));
+    st_job_info_clear(&info);
+    bank_close(&b);
+}
+
 static stint_code talk_and_finish(stint_attempt *a, struct bank *b)
 {
     OK(stint_attempt_log(a, "one"));
@@ -389,6 +425,55 @@ static void the_log_is_committed_with_the_outcome(void **state)
     assert_int_equal(info.n_attempts, 1);
     assert_true(st_slice_is(ST_SLICE(info.attempts[0].log_tail, info.attempts[0].log_tail_len), "one\ntwo\n"));
     st_job_info_clear(&info);
+    bank_close(&b);
+}
+
+static stint_code hold_on(stint_attempt *a, void *arg)
+{
+    struct bank *b = arg;
+
+    (void)a;
+    while (atomic_load(&b->go) != 1)
+        usleep(500);
+    return STINT_OK;
+}
+
+/* Ends its job, and stays for three more beats, which the other job's renewals show. */
+static stint_code finish_and_linger(stint_attempt *a, struct bank *b)
+{
+    int before;
+
+    OK(stint_attempt_finish_with(a, pay, NULL, &b->err));
+    before = atomic_load(&b->renewed);
+    OK(stint_attempt_progress(a, "1", 1));
+    UNTIL(atomic_load(&b->renewed) >= before + 3);
+    assert_null(stint_attempt_aborted(a));
+    atomic_store(&b->go, 1);
+    return STINT_OK;
+}
+
+static void an_attempt_that_has_ended_its_job_is_not_taken_for_a_loser(void **state)
+{
+    stint_worker_options opt = STINT_WORKER_OPTIONS_INIT;
+    stint_worker *w;
+    struct bank b;
+
+    (void)state;
+    bank_open(&b, 1, finish_and_linger);
+    opt.once = 1;
+    opt.slots = 2;
+    opt.lease_ms = 2000;
+    opt.renew_ms = 50;
+    opt.event = on_event;
+    opt.event_arg = &b;
+    w = kit_worker(&b.k, &opt);
+    kit_handle(w, "t", handle, &b);
+    kit_handle(w, "hold", hold_on, &b);
+    kit_add_many(&b.k, "hold", 1);
+    OK(stint_worker_run(w, NULL));
+    assert_int_equal(atomic_load(&b.completed), 2);
+    assert_int_equal(atomic_load(&b.lost), 0);
+    stint_worker_free(w);
     bank_close(&b);
 }
 
@@ -706,7 +791,9 @@ int main(void)
         cmocka_unit_test(a_lost_job_takes_the_handlers_write_with_it),
         cmocka_unit_test(a_large_result_goes_to_a_file_here_too),
         cmocka_unit_test(a_function_must_leave_the_transaction_open),
+        cmocka_unit_test(a_result_that_cannot_be_kept_takes_everything_back),
         cmocka_unit_test(the_log_is_committed_with_the_outcome),
+        cmocka_unit_test(an_attempt_that_has_ended_its_job_is_not_taken_for_a_loser),
         cmocka_unit_test(a_staged_attempt_has_two_transactions),
         cmocka_unit_test(nothing_is_prepared_for_a_lost_job),
         cmocka_unit_test(an_atomic_attempt_is_refused_naming_the_store),

@@ -402,6 +402,31 @@ static void a_hosts_own_loop_can_drive_it(void **state)
     kit_close(&k);
 }
 
+/* Nothing happens but its own polling. */
+static void the_descriptor_tells_of_timers_too(void **state)
+{
+    stint_worker_options opt = STINT_WORKER_OPTIONS_INIT;
+    struct pollfd p = {.events = POLLIN};
+    int running = 1;
+    atomic_int ran = 0;
+    struct kit k;
+    stint_worker *w;
+
+    (void)state;
+    kit_open(&k);
+    opt.poll_ms = 20;
+    w = kit_worker(&k, &opt);
+    kit_handle(w, "t", count, &ran);
+    OK(stint_worker_begin(w, &p.fd, NULL));
+    for (int i = 0; i < 60; i++) {
+        assert_int_equal(poll(&p, 1, 30000), 1);
+        OK(stint_worker_step(w, &running, NULL));
+        assert_true(running);
+    }
+    stint_worker_free(w);
+    kit_close(&k);
+}
+
 /* ---- what is refused --------------------------------------------------------------------------------- */
 
 static void check_refused(struct kit *k, const stint_worker_options *opt, const char *word)
@@ -547,6 +572,7 @@ int main(void)
         cmocka_unit_test(freeing_a_running_worker_stops_it_and_gives_its_attempt_back),
         cmocka_unit_test(it_runs_one_way_at_a_time),
         cmocka_unit_test(a_hosts_own_loop_can_drive_it),
+        cmocka_unit_test(the_descriptor_tells_of_timers_too),
         cmocka_unit_test(options_that_make_no_sense_are_refused_by_name),
         cmocka_unit_test(shorter_and_longer_options_are_understood),
         cmocka_unit_test(handlers_that_make_no_sense_are_refused),
