@@ -227,7 +227,8 @@ static stint_code feed_all(int fd, const char *name, struct st_batch *b, struct 
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return st_fail(err, STINT_EINVAL, "cannot read %s: %s", name, strerror(errno));
+            return st_refuse(err, "name a file that this user may read", "cannot read %s: %s", name,
+                             strerror(errno));
         if (n == 0)
             return st_batch_end(b, err);
         rc = st_batch_feed(b, ST_SLICE(chunk, (size_t)n), err);
@@ -246,7 +247,8 @@ static stint_code read_batch(struct cli *c, const char *path, struct st_batch *b
     stint_code rc;
 
     if (fd < 0)
-        return st_fail(err, STINT_EINVAL, "cannot open %s: %s", path, strerror(errno));
+        return st_refuse(err, "name a file that is there, or - for stdin", "cannot open %s: %s",
+                         path, strerror(errno));
     cli_progress_start(c, &p, "reading", "bytes", 0);
     rc = feed_all(fd, in ? "standard input" : path, b, &p, err);
     cli_progress_end(&p);

@@ -253,10 +253,14 @@ stint_code st_config_parse(const char *name, const char *dir, struct st_slice te
     if (!err)
         c.err = &own;
     rc = st_yaml_parse(name, text, &root, c.err);
+    if (rc == STINT_EINVAL && !c.err->remedy[0])
+        st_conf_remedy(&c, "correct the YAML there: indent with blanks, quote texts with : # { [");
     if (rc)
         return rc;
     rc = st_conf_map(&c, root, "stint.yaml", top_keys, s);
     st_yaml_free(root);
+    if (rc == STINT_EINVAL && !c.err->remedy[0])
+        st_conf_remedy(&c, "stint.yaml(5) and docs/configuration.md tell what each key takes");
     return rc;
 }
 
@@ -291,7 +295,8 @@ stint_code st_config_read(const char *path, bool check_programs, struct st_setti
     free(s->path);
     s->path = strdup(path);
     if (!dir || !s->path)
-        rc = st_fail(err, STINT_EINVAL, "configuration: cannot tell the directory of %s", path);
+        rc = st_refuse(err, "name it with --config by a path that is there",
+                       "configuration: cannot tell the directory of %s", path);
     else
         rc = st_config_parse(path, dir, ST_SLICE(text, len), check_programs, s, err);
     free(text);
@@ -390,7 +395,8 @@ static stint_code env_poll(struct st_settings *s, stint_error *err)
         return STINT_EINVAL;
     }
     if (us < 10 * ST_MS || us > ST_DAY)
-        return st_fail(err, STINT_EINVAL, "STINT_POLL: %.40s is not between 10ms and 1d", v);
+        return st_refuse(err, "set it to a duration in that range, such as 5s, or unset it",
+                         "STINT_POLL: %.40s is not between 10ms and 1d", v);
     s->poll_us = us;
     return STINT_OK;
 }
@@ -407,9 +413,9 @@ stint_code st_config_env(struct st_settings *s, stint_error *err)
         return rc;
     if (slots) {
         if (!st_parse_i64(st_slice_cstr(slots), &n) || n < 1 || n > ST_SLOTS_MAX)
-            return st_fail(err, STINT_EINVAL,
-                           "STINT_SLOTS: '%.40s' is not a number between 1 and %d", slots,
-                           ST_SLOTS_MAX);
+            return st_refuse(err, "set it to such a number, or unset it",
+                             "STINT_SLOTS: '%.40s' is not a number between 1 and %d", slots,
+                             ST_SLOTS_MAX);
         s->slots = (int)n;
     }
     if (queues && (rc = st_config_queues(queues, s, err)) != STINT_OK)

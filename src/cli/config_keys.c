@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,21 +38,40 @@ stint_code st_conf_nomem(struct st_conf *c)
     return st_fail(c->err, STINT_ENOMEM, "no memory to read %s", c->file);
 }
 
+stint_code st_conf_remedy(struct st_conf *c, const char *fmt, ...)
+{
+    char text[sizeof(c->err->remedy)];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    st_err_remedy(c->err, "%s", text);
+    return STINT_EINVAL;
+}
+
 static stint_code unknown_key(struct st_conf *c, const struct st_yaml *v, const char *where,
                               const struct st_conf_key *keys)
 {
+    char list[sizeof(c->err->remedy)] = "the keys here are";
     const char *names[KEYS_MAX + 1];
     const char *near;
     size_t n = 0;
 
-    for (; keys[n].name && n < KEYS_MAX; n++)
+    for (; keys[n].name && n < KEYS_MAX; n++) {
+        size_t len = strlen(list);
+
         names[n] = keys[n].name;
+        snprintf(list + len, sizeof(list) - len, "%s %s", n ? "," : "", keys[n].name);
+    }
     names[n] = NULL;
     near = st_suggest(st_slice_cstr(v->key), names);
     if (near)
-        return st_yaml_fail_key(c->err, c->file, v, "unknown key '%.60s' in %s; did you mean '%s'?",
-                                v->key, where, near);
-    return st_yaml_fail_key(c->err, c->file, v, "unknown key '%.60s' in %s", v->key, where);
+        st_yaml_fail_key(c->err, c->file, v, "unknown key '%.60s' in %s; did you mean '%s'?",
+                         v->key, where, near);
+    else
+        st_yaml_fail_key(c->err, c->file, v, "unknown key '%.60s' in %s", v->key, where);
+    return st_conf_remedy(c, "%s", list);
 }
 
 static const struct st_conf_key *find_key(const struct st_conf_key *keys, const char *name)
@@ -68,7 +88,8 @@ stint_code st_conf_is_map(struct st_conf *c, const struct st_yaml *v, const char
 {
     if (v->kind == ST_YAML_MAP)
         return STINT_OK;
-    return st_yaml_fail(c->err, c->file, v, "%s must be a map of `key: value` lines", what);
+    st_yaml_fail(c->err, c->file, v, "%s must be a map of `key: value` lines", what);
+    return st_conf_remedy(c, "write {key: value}, or the keys indented on the lines below");
 }
 
 stint_code st_conf_map(struct st_conf *c, const struct st_yaml *map, const char *where,
@@ -105,6 +126,7 @@ const char *st_conf_scalar(struct st_conf *c, const struct st_yaml *v, const cha
         return v->text;
     st_yaml_fail(c->err, c->file, v, "%s: one value is expected here, not a %s", name,
                  v->kind == ST_YAML_LIST ? "list" : "map");
+    st_conf_remedy(c, "write %s: VALUE", name);
     return NULL;
 }
 
@@ -117,6 +139,12 @@ static stint_code set_text(struct st_conf *c, char **field, char *text)
     return STINT_OK;
 }
 
+static stint_code is_empty(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k)
+{
+    st_yaml_fail(c->err, c->file, v, "%s is empty", k->name);
+    return st_conf_remedy(c, "give it a value, or leave the key out");
+}
+
 stint_code st_conf_text(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
                         void *field)
 {
@@ -125,7 +153,7 @@ stint_code st_conf_text(struct st_conf *c, const struct st_yaml *v, const struct
     if (!text)
         return STINT_EINVAL;
     if (!*text)
-        return st_yaml_fail(c->err, c->file, v, "%s is empty", k->name);
+        return is_empty(c, v, k);
     return set_text(c, field, strdup(text));
 }
 
@@ -150,9 +178,11 @@ stint_code st_conf_path(struct st_conf *c, const struct st_yaml *v, const struct
     if (!text)
         return STINT_EINVAL;
     if (!*text)
-        return st_yaml_fail(c->err, c->file, v, "%s is empty", k->name);
-    if (strlen(text) >= PATH_MAX / 2)
-        return st_yaml_fail(c->err, c->file, v, "%s: the path is too long", k->name);
+        return is_empty(c, v, k);
+    if (strlen(text) >= PATH_MAX / 2) {
+        st_yaml_fail(c->err, c->file, v, "%s: the path is too long", k->name);
+        return st_conf_remedy(c, "a path has less than %d bytes", PATH_MAX / 2);
+    }
     return set_text(c, field, st_conf_join(c, text));
 }
 
@@ -163,6 +193,12 @@ void st_conf_strings_free(char **list)
     free(list);
 }
 
+static stint_code not_a_list(struct st_conf *c, const struct st_yaml *v, const char *what)
+{
+    st_yaml_fail(c->err, c->file, v, "%s must be a list", what);
+    return st_conf_remedy(c, "write %s: [a, b]", what);
+}
+
 stint_code st_conf_strings(struct st_conf *c, const struct st_yaml *v, const char *what,
                            stint_code (*check)(struct st_slice, stint_error *), char ***out)
 {
@@ -171,7 +207,7 @@ stint_code st_conf_strings(struct st_conf *c, const struct st_yaml *v, const cha
 
     *out = NULL;
     if (v->kind != ST_YAML_LIST)
-        return st_yaml_fail(c->err, c->file, v, "%s must be a list, such as [a, b]", what);
+        return not_a_list(c, v, what);
     list = calloc(v->n + 1, sizeof(*list));
     if (!list)
         return st_conf_nomem(c);
@@ -203,12 +239,16 @@ stint_code st_conf_int(struct st_conf *c, const struct st_yaml *v, const struct 
     if (!text)
         return STINT_EINVAL;
     if (!st_parse_i64(st_slice_cstr(text), &n))
-        return st_yaml_fail(c->err, c->file, v, "%s: '%.40s' is not a whole number", k->name, text);
-    if (n < k->min || n > k->max)
-        return st_yaml_fail(c->err, c->file, v, "%s: %.40s is not between %lld and %lld", k->name,
-                            text, (long long)k->min, (long long)k->max);
-    *(int *)field = (int)n;
-    return STINT_OK;
+        st_yaml_fail(c->err, c->file, v, "%s: '%.40s' is not a whole number", k->name, text);
+    else if (n < k->min || n > k->max)
+        st_yaml_fail(c->err, c->file, v, "%s: %.40s is not between %lld and %lld", k->name, text,
+                     (long long)k->min, (long long)k->max);
+    else {
+        *(int *)field = (int)n;
+        return STINT_OK;
+    }
+    return st_conf_remedy(c, "write a whole number between %lld and %lld", (long long)k->min,
+                          (long long)k->max);
 }
 
 /* "0.1" and the like: digits, at most one point, no sign and no exponent. */
@@ -228,19 +268,23 @@ static bool is_decimal(const char *s)
 stint_code st_conf_double(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
                           void *field)
 {
+    const double low = (double)k->min / 1000, high = (double)k->max / 1000;
     const char *text = st_conf_scalar(c, v, k->name);
     double d;
 
     if (!text)
         return STINT_EINVAL;
-    if (!is_decimal(text))
-        return st_yaml_fail(c->err, c->file, v, "%s: '%.40s' is not a number such as 0.5", k->name,
-                            text);
+    if (!is_decimal(text)) {
+        st_yaml_fail(c->err, c->file, v, "%s: '%.40s' is not a number", k->name, text);
+        return st_conf_remedy(c, "write a number between %g and %g, such as 1 or 0.5", low, high);
+    }
     if (!st_number_parse(st_slice_cstr(text), &d))
         return st_conf_nomem(c);
-    if (d < (double)k->min / 1000 || d > (double)k->max / 1000)
-        return st_yaml_fail(c->err, c->file, v, "%s: %.40s is not between %g and %g", k->name, text,
-                            (double)k->min / 1000, (double)k->max / 1000);
+    if (d < low || d > high) {
+        st_yaml_fail(c->err, c->file, v, "%s: %.40s is not between %g and %g", k->name, text, low,
+                     high);
+        return st_conf_remedy(c, "write a number between %g and %g", low, high);
+    }
     *(double *)field = d;
     return STINT_OK;
 }
@@ -256,10 +300,13 @@ stint_code st_conf_duration(struct st_conf *c, const struct st_yaml *v, const st
         return STINT_EINVAL;
     if (st_duration_parse(st_slice_cstr(text), &us, c->err))
         return st_conf_wrong(c, v, k->name);
-    if (us < k->min || (k->max && us > k->max))
-        return st_yaml_fail(c->err, c->file, v, "%s: %.40s is not between %s and %s", k->name, text,
-                            st_duration_format(k->min, low),
-                            st_duration_format(k->max ? k->max : 36500 * ST_DAY, high));
+    if (us < k->min || (k->max && us > k->max)) {
+        st_duration_format(k->min, low);
+        st_duration_format(k->max ? k->max : 36500 * ST_DAY, high);
+        st_yaml_fail(c->err, c->file, v, "%s: %.40s is not between %s and %s", k->name, text, low,
+                     high);
+        return st_conf_remedy(c, "write a duration between %s and %s", low, high);
+    }
     *(int64_t *)field = us;
     return STINT_OK;
 }
@@ -311,14 +358,15 @@ stint_code st_conf_size(struct st_conf *c, const struct st_yaml *v, const struct
     if (!text)
         return STINT_EINVAL;
     n = parse_size(text);
-    if (n < 0)
-        return st_yaml_fail(
-            c->err, c->file, v,
-            "%s: '%.40s' is not a size; write bytes, or a number with KiB, MiB or GiB", k->name,
-            text);
-    if (n < k->min || n > k->max)
-        return st_yaml_fail(c->err, c->file, v, "%s: %.40s is not between %lld and %lld bytes",
-                            k->name, text, (long long)k->min, (long long)k->max);
+    if (n < 0) {
+        st_yaml_fail(c->err, c->file, v, "%s: '%.40s' is not a size", k->name, text);
+        return st_conf_remedy(c, "write bytes, or a number with KiB, MiB or GiB: 512KiB");
+    }
+    if (n < k->min || n > k->max) {
+        st_yaml_fail(c->err, c->file, v, "%s: %.40s is not between %lld and %lld bytes", k->name,
+                     text, (long long)k->min, (long long)k->max);
+        return st_conf_remedy(c, "write a size in that range, such as 1MiB");
+    }
     *(size_t *)field = (size_t)n;
     return STINT_OK;
 }
@@ -338,5 +386,6 @@ stint_code st_conf_bool(struct st_conf *c, const struct st_yaml *v, const struct
             return STINT_OK;
         }
     }
-    return st_yaml_fail(c->err, c->file, v, "%s: '%.40s' is neither true nor false", k->name, text);
+    st_yaml_fail(c->err, c->file, v, "%s: '%.40s' is neither true nor false", k->name, text);
+    return st_conf_remedy(c, "write true or false; yes and on, no and off mean the same");
 }

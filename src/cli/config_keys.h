@@ -53,6 +53,8 @@ void st_conf_strings_free(char **list);
 stint_code st_conf_wrong(struct st_conf *c, const struct st_yaml *v, const char *name);
 stint_code st_conf_wrong_key(struct st_conf *c, const struct st_yaml *v);
 stint_code st_conf_nomem(struct st_conf *c);
+/* What to do about what err says; returns EINVAL. */
+stint_code st_conf_remedy(struct st_conf *c, const char *fmt, ...) ST_PRINTF(2, 3);
 /* The text of a scalar, or NULL after saying that one is needed. */
 const char *st_conf_scalar(struct st_conf *c, const struct st_yaml *v, const char *name);
 /* dir/path, or path where it stands by itself; NULL = no memory. */

@@ -65,7 +65,8 @@ stint_code st_conf_program(const struct st_command *cmd, stint_error *err)
         st_fail(err, STINT_EINVAL, "'%.120s' may not be run", name);
         st_err_remedy(err, "chmod +x %.120s", name);
     } else if (why) {
-        st_fail(err, STINT_EINVAL, "'%.120s' cannot be run: %s", name, strerror(why));
+        st_refuse(err, "name a program; a path with a slash is taken from the file's directory",
+                  "'%.120s' cannot be run: %s", name, strerror(why));
     } else {
         return STINT_OK;
     }
@@ -74,14 +75,16 @@ stint_code st_conf_program(const struct st_command *cmd, stint_error *err)
 
 stint_code st_conf_cwd(const struct st_command *cmd, stint_error *err)
 {
+    static const char remedy[] =
+        "make the directory, or name another; a relative one is taken from the file's directory";
     struct stat st;
 
     if (!cmd->cwd)
         return STINT_OK;
     if (stat(cmd->cwd, &st) != 0)
-        return st_fail(err, STINT_EINVAL, "'%.120s': %s", cmd->cwd, strerror(errno));
+        return st_refuse(err, remedy, "'%.120s': %s", cmd->cwd, strerror(errno));
     if (!S_ISDIR(st.st_mode))
-        return st_fail(err, STINT_EINVAL, "'%.120s' is not a directory", cmd->cwd);
+        return st_refuse(err, remedy, "'%.120s' is not a directory", cmd->cwd);
     return STINT_OK;
 }
 
@@ -103,8 +106,10 @@ static stint_code read_run(struct st_conf *c, const struct st_yaml *v, const str
     rc = st_conf_strings(c, v, k->name, NULL, &cmd->argv);
     if (rc)
         return rc;
-    if (!cmd->argv[0] || !*cmd->argv[0])
-        return st_yaml_fail(c->err, c->file, v, "run names no program");
+    if (!cmd->argv[0] || !*cmd->argv[0]) {
+        st_yaml_fail(c->err, c->file, v, "run names no program");
+        return st_conf_remedy(c, "write run: [program, argument, ...]");
+    }
     if (!strchr(cmd->argv[0], '/'))
         return STINT_OK;
     first = st_conf_join(c, cmd->argv[0]);
@@ -131,18 +136,19 @@ static stint_code read_payload_by(struct st_conf *c, const struct st_yaml *v,
             return STINT_OK;
         }
     }
-    return st_yaml_fail(c->err, c->file, v, "payload: '%.40s' must be stdin, file or argument",
-                        text);
+    st_yaml_fail(c->err, c->file, v, "payload: '%.40s' is not known", text);
+    return st_conf_remedy(c, "it is stdin, file or argument");
 }
 
 static stint_code check_env_name(struct st_slice name, stint_error *err)
 {
     if (name.len == 0)
-        return st_fail(err, STINT_EINVAL, "the name of a variable is empty");
+        return st_refuse(err, "write NAME: value", "the name of a variable is empty");
     if (memchr(name.p, '=', name.len))
-        return st_fail(err, STINT_EINVAL, "the name of a variable has a '=' in it");
+        return st_refuse(err, "write NAME: value", "the name of a variable has a '=' in it");
     if (name.len > 9 && memcmp(name.p, "STINT_JOB_", 10) == 0)
-        return st_fail(err, STINT_EINVAL, "STINT_JOB_ variables are set by stint itself");
+        return st_refuse(err, "choose another name",
+                         "STINT_JOB_ variables are set by stint itself");
     return STINT_OK;
 }
 
@@ -200,8 +206,8 @@ static stint_code read_backoff(struct st_conf *c, const struct st_yaml *v,
         return STINT_EINVAL;
     if (st_backoff_parse(st_slice_cstr(text), field))
         return STINT_OK;
-    return st_yaml_fail(c->err, c->file, v,
-                        "backoff: '%.40s' must be exponential, linear, fixed, asynq or list", text);
+    st_yaml_fail(c->err, c->file, v, "backoff: '%.40s' is not known", text);
+    return st_conf_remedy(c, "it is exponential, linear, fixed, asynq or list");
 }
 
 static stint_code read_delays(struct st_conf *c, const struct st_yaml *v,
@@ -250,9 +256,10 @@ static stint_code read_retry(struct st_conf *c, const struct st_yaml *v,
         return rc;
     if (p->n_delays && !backoff)
         p->backoff = ST_BACKOFF_LIST;
-    if (p->backoff == ST_BACKOFF_LIST && !p->n_delays)
-        return st_yaml_fail(c->err, c->file, backoff,
-                            "backoff: list needs `delays: [10s, 1m, ...]`");
+    if (p->backoff == ST_BACKOFF_LIST && !p->n_delays) {
+        st_yaml_fail(c->err, c->file, backoff, "backoff: list needs `delays`");
+        return st_conf_remedy(c, "add delays: [10s, 1m, 10m]");
+    }
     if (p->backoff != ST_BACKOFF_LIST && p->n_delays)
         return st_yaml_fail_key(c->err, c->file, st_yaml_member(v, "delays"),
                                 "delays is only for `backoff: list`");
@@ -466,9 +473,11 @@ static stint_code read_parent(struct st_conf *c, const struct st_yaml *v, struct
     if (st_yaml_is_null(v))
         return STINT_OK;
     rc = st_conf_map(c, v, "a queue", parent_keys, p);
-    if (!rc && p->type && !st_settings_type(c->s, st_slice_cstr(p->type)))
-        return st_yaml_fail(c->err, c->file, st_yaml_member(v, "type"),
-                            "type: there is no '%.60s' under `types:`", p->type);
+    if (!rc && p->type && !st_settings_type(c->s, st_slice_cstr(p->type))) {
+        st_yaml_fail(c->err, c->file, st_yaml_member(v, "type"),
+                     "type: there is no '%.60s' under `types:`", p->type);
+        return st_conf_remedy(c, "add the type under `types:`, or name one that is there");
+    }
     return rc;
 }
 

@@ -25,7 +25,8 @@ static stint_code read_fd(int fd, const char *name, struct st_buf *b, bool *more
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return st_fail(err, STINT_EINVAL, "cannot read %s: %s", name, strerror(errno));
+            return st_refuse(err, "name a file that this user may read", "cannot read %s: %s", name,
+                             strerror(errno));
         *more = b->len + (size_t)n > b->max;
         if (*more)
             return STINT_OK;
@@ -52,7 +53,8 @@ stint_code cli_read_limited(const char *path, size_t max, char **out, size_t *le
     *len = 0;
     *more = false;
     if (fd < 0)
-        return st_fail(err, STINT_EINVAL, "cannot open %s: %s", path, strerror(errno));
+        return st_refuse(err, "name a file that is there and that this user may read",
+                         "cannot open %s: %s", path, strerror(errno));
     st_buf_init(&b, max);
     rc = read_fd(fd, name_of(path), &b, more, err);
     if (!in)
@@ -74,7 +76,7 @@ stint_code cli_read_all(const char *path, size_t max, char **out, size_t *len, s
     stint_code rc = cli_read_limited(path, max, out, len, &more, err);
 
     if (rc == STINT_OK && more)
-        rc = st_fail(err, STINT_EINVAL, "%s is larger than the limit of %zu bytes", name_of(path),
-                     max);
+        rc = st_refuse(err, "make it smaller, or name another file",
+                       "%s is larger than the limit of %zu bytes", name_of(path), max);
     return rc;
 }

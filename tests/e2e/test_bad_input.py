@@ -274,3 +274,99 @@ def test_output_that_cannot_be_written_is_a_failure(stint):
     with open("/dev/full", "wb") as full:
         process = stint.start("job", "list", stdout=full, stderr=full)
         assert process.wait(60) != 0
+
+
+# ---- remedies ----
+
+
+@pytest.mark.parametrize("args, remedy", [
+    (["t", "{bad"], "in double quotes"),
+    (["t", "bad"], "double quotes inside the shell's"),
+    (["t", "{}", "--id", ""], "1 to 128 bytes"),
+    (["t", "{}", "--id", "x" * 129], "shorten it"),
+    (["t", "{}", "--id", "a\tb"], "without control characters"),
+    (["t", "{}", "--id", "taken"], "another --id"),
+    (["t", "{}", "--key", ""], "1 to 512 bytes"),
+    (["t", "{}", "--key", "k" * 513], "shorten it"),
+    (["t", "{}", "--meta", "[1]"], "write an object"),
+    (["t", "{}", "--meta", "{bad"], "write an object"),
+    (["t", "{}", "--queue", ""], "1 to 128 bytes"),
+    (["t", "{}", "--unique", "0s"], "forever"),
+    (["t", "{}", "--store", ""], "--store sqlite:PATH"),
+    (["t", "{}", "--log-level", "loud"], "debug, info, warn, error, off"),
+    (["t", "{}", "--color", "red"], "auto, always, never"),
+    (["--batch", "not-there"], "- for stdin"),
+    (["--batch", ".", "t"], "may read"),
+])
+def test_a_refused_enqueue_says_what_to_do(stint, args, remedy):
+    stint.enqueue("other", "{}", "--id", "taken")
+    assert remedy in stint.refuses("enqueue", *args, code=2)["remedy"]
+
+
+@pytest.mark.parametrize("line, remedy", [
+    ("{", "one object"),
+    ("[]", "one object"),
+    ("{}", 'add "type"'),
+    ('{"type":7}', "in double quotes"),
+    ('{"type":"t","priority":"high"}', "digits without quotes"),
+    ('{"type":"t","priority":40000}', "between -32768 and 32767"),
+    ('{"type":"t","max_attempts":-1}', "between 0 and 1000000"),
+    ('{"type":"t","delay":"1s","at":"2030-01-01T00:00:00Z"}', "one of them is enough"),
+    ('{"type":"t","delay":5}', '"90s"'),
+    ('{"type":"t","meta":3}', "{"),
+    ('{"type":"t","id":""}', "1 to 128 bytes"),
+    ('{"type":"t","key":""}', "1 to 512 bytes"),
+    ('{"type":"t","type":"u"}', "keep one"),
+    ('{"type":"t","colour":"red"}', "members are"),
+    ('{"type":"t","id":"taken"}', "an id of its own"),
+])
+def test_a_refused_line_of_a_batch_says_what_to_do(stint, line, remedy):
+    stint.enqueue("other", "{}", "--id", "taken")
+    error = stint.refuses("enqueue", "--batch", "-", input='{"type":"t"}\n' + line, code=2, says="line 2: ")
+    assert remedy in error["remedy"]
+
+
+@pytest.mark.parametrize("name, value, remedy", [
+    ("STINT_LOG_LEVEL", "loud", "debug, info, warn, error, off"),
+    ("STINT_LOG_FORMAT", "xml", "logfmt, json"),
+    ("STINT_SLOTS", "many", "such a number"),
+    ("STINT_POLL", "5", "units"),
+    ("STINT_POLL", "1ms", "in that range"),
+    ("STINT_WORKER_ID", "a\tb", "without control characters"),
+])
+def test_a_refused_variable_says_what_to_do(stint, name, value, remedy):
+    stint.config()
+    assert remedy in stint.refuses("worker", "--once", code=2, says=name, env={name: value})["remedy"]
+
+
+@pytest.mark.parametrize("text, remedy", [
+    ("worker: {slots: many}", "between 1 and 4096"),
+    ("worker: {slots: 0}", "between 1 and 4096"),
+    ("worker: {notify: maybe}", "true or false"),
+    ("worker: {slotz: 3}", "the keys here are id, slots"),
+    ("worker: [", "correct the YAML"),
+    ("types: {t: {run: []}}", "run: [program, argument, ...]"),
+    ("types: {t: {run: [/bin/true], cwd: /no/such/dir}}", "make the directory"),
+    ("types: {t: {run: [/bin/true], cwd: /etc/passwd}}", "make the directory"),
+    ("types: {t: {run: [/bin/true], retry: {jitter: lots}}}", "between 0 and 1"),
+    ("types: {t: {run: [/bin/true], retry: {jitter: 2}}}", "between 0 and 1"),
+    ("types: {t: {run: [/bin/true], retry: {backoff: sideways}}}", "exponential, linear, fixed, asynq or list"),
+    ("types: {t: {run: [/bin/true], retry: {backoff: list}}}", "delays: [10s"),
+    ("types: {t: {run: [/bin/true]}}\nqueues: {q: {type: u}}", "under `types:`"),
+    ("limits: {payload: huge}", "KiB"),
+])
+def test_a_refused_configuration_says_what_to_do(stint, text, remedy):
+    write(stint, text)
+    assert remedy in stint.refuses("worker", "--once", code=2, says="stint.yaml:")["remedy"]
+
+
+def test_a_store_that_is_busy_says_what_to_do_and_nothing_of_its_insides(stint):
+    stint.enqueue("t")
+    db = sqlite3.connect(stint.dir / "stint.db", isolation_level=None)
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        error = stint.refuses("enqueue", "t", "{}", "--store-timeout", "50ms", code=4, json_code="EAGAIN")
+        assert "--store-timeout" in error["remedy"] and "(" not in error["message"]
+    finally:
+        db.execute("ROLLBACK")
+        db.close()

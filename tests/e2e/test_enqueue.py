@@ -136,7 +136,7 @@ def test_the_key_of_a_failed_job_is_free_and_its_retry_then_refused(stint):
     stint.work_off()
     second = stint.json("enqueue", "t", "1", "--key", "k")
     assert not second["duplicate"]
-    stint.refuses("job", "retry", first, code=2, says="key", json_code="EEXISTS")
+    stint.refuses("job", "retry", first, code=1, says="key", json_code="ESTATE")
 
 
 def test_fifty_producers_with_one_key_make_one_job(stint):
