@@ -52,6 +52,7 @@ struct minder {
     bool alone;                /* the worker is gone */
     int wait_ms;               /* when to sweep again; -1 = when something happens */
     struct st_sweep sweep;
+    struct st_cgroups cgroups;
 };
 
 static void say(struct minder *m, struct st_minder_msg msg)
@@ -69,6 +70,7 @@ struct request {
     char **argv, **env;
     char *paths[PATH_TRIES + 1];
     char *path_text;
+    uint64_t limits[8];
 };
 
 static void request_clear(struct request *r)
@@ -96,6 +98,7 @@ static int request_split(struct request *r, size_t size)
     if (size < sizeof(*b) || b->magic != ST_MD_BODY_MAGIC || b->size != size || !b->argc ||
         b->argc > size || b->envc > size)
         return EINVAL;
+    memcpy(r->limits, b->limits, sizeof(r->limits));
     want = (size_t)b->argc + b->envc;
     r->strings = calloc(want + 2, sizeof(char *));
     if (!r->strings)
@@ -188,10 +191,48 @@ static void run_remember(struct st_minded *run, const struct request *r)
         run->unlink = strdup(r->unlink);
 }
 
+static void add_limit(struct st_spawn *s, int resource, uint64_t soft, uint64_t hard)
+{
+    s->limits[s->n_limits++] = (struct st_spawn_limit){resource, soft, hard};
+}
+
+/* Processes: by a group, else by an rlimit, which counts all that the user has. */
+static bool cap_processes(const struct st_minded *run, uint64_t max, struct st_spawn *s)
+{
+    uint64_t others;
+
+    if (!max || (run->cgroup && run->cgroup->pids))
+        return true;
+    if (!st_nproc_binds() || !st_proc_user_tasks(&others))
+        return false;
+    add_limit(s, RLIMIT_NPROC, others + max, others + max);
+    return true;
+}
+
+/* What the run may use.  false: that cannot be kept here. */
+static bool set_caps(struct minder *m, struct st_minded *run, const uint64_t *limits,
+                     struct st_spawn *s)
+{
+    uint64_t cpu_s = limits[ST_LIMIT_CPU_S], memory = limits[ST_LIMIT_MEMORY];
+    uint64_t files = limits[ST_LIMIT_FILES], processes = limits[ST_LIMIT_PROCESSES];
+
+    if (memory || processes)
+        run->cgroup = st_cgroup_make(&m->cgroups, run->tag, processes, memory);
+    if (run->cgroup)
+        s->cgroup_fd = run->cgroup->procs_fd;
+    if (cpu_s) /* a second to say so, then it is killed */
+        add_limit(s, RLIMIT_CPU, cpu_s, cpu_s + 1);
+    if (memory && !(run->cgroup && run->cgroup->memory))
+        add_limit(s, RLIMIT_DATA, memory, memory);
+    if (files)
+        add_limit(s, RLIMIT_NOFILE, files, files);
+    return cap_processes(run, processes, s);
+}
+
 static void on_spawn(struct minder *m, uint64_t tag, unsigned flags, const int *fds)
 {
     struct request r = {0};
-    struct st_spawn s = {.fds = {fds[1], fds[2], fds[3]}, .stage = ST_STAGE_BODY};
+    struct st_spawn s = {.fds = {fds[1], fds[2], fds[3]}, .cgroup_fd = -1, .stage = ST_STAGE_BODY};
     struct st_minded *run = NULL;
     pid_t pid = -1;
 
@@ -200,6 +241,10 @@ static void on_spawn(struct minder *m, uint64_t tag, unsigned flags, const int *
         s.err = request_paths(&r);
     if (!s.err && !(run = st_sweep_add(&m->sweep, tag)))
         s.err = ENOMEM;
+    if (!s.err && !set_caps(m, run, r.limits, &s)) {
+        s.stage = ST_STAGE_CAPS;
+        s.err = EPERM;
+    }
     if (!s.err) {
         s.paths = r.paths;
         s.argv = r.argv;
@@ -231,6 +276,8 @@ static void on_signal(struct minder *m, const struct st_minder_msg *msg)
     if (msg->sig == SIGKILL) {
         run->killing = true;
         kill(-run->pid, SIGKILL);
+        if (run->cgroup)
+            st_cgroup_kill(run->cgroup);
         m->wait_ms = 0; /* the rest of the tree goes in the sweep */
         return;
     }
@@ -308,9 +355,13 @@ static void run_reaped(struct minder *m, struct st_minded *run, int status, cons
 
     run->ending = true;
     run->reaped_us = st_clock_mono_us();
+    if (run->cgroup) {
+        msg.flags |= st_cgroup_oom(run->cgroup) ? ST_MD_OOM : 0;
+        st_cgroup_kill(run->cgroup);
+    }
     /* Most runs leave nothing behind: then one message says it all. */
     if (st_sweep_look(&m->sweep, false) && !st_sweep_left(&m->sweep, run)) {
-        msg.flags = ST_MD_AND_GONE;
+        msg.flags |= ST_MD_AND_GONE;
         st_sweep_drop(&m->sweep, run);
     }
     say(m, msg);
@@ -528,6 +579,7 @@ int st_minder_main(int fd)
     serve(&m);
     end_all(&m);
     st_procs_clear(&m.sweep.procs);
+    st_cgroups_clear(&m.cgroups);
     free(m.sweep.runs);
     free(m.sweep.orphans);
     return 0;

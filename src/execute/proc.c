@@ -7,10 +7,12 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -233,4 +235,34 @@ int st_proc_children(int *fd, pid_t *pids, int max)
         return -1; /* more than fits: the caller scans instead */
     text[n] = '\0';
     return pids_parse(text, pids, max);
+}
+
+bool st_proc_user_tasks(uint64_t *n)
+{
+    DIR *d = opendir("/proc");
+    struct dirent *e;
+    struct stat st;
+    char path[300];
+
+    *n = 0;
+    if (!d)
+        return false;
+    while ((e = readdir(d))) {
+        if (e->d_name[0] < '0' || e->d_name[0] > '9')
+            continue;
+        snprintf(path, sizeof(path), "%s/task", e->d_name);
+        if (!fstatat(dirfd(d), path, &st, 0) && st.st_uid == getuid())
+            *n += st.st_nlink > 2 ? st.st_nlink - 2 : 1; /* a directory for each */
+    }
+    closedir(d);
+    return true;
+}
+
+bool st_nproc_binds(void)
+{
+    struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct data[2] = {{0}, {0}};
+    const uint32_t free_of_it = 1u << CAP_SYS_ADMIN | 1u << CAP_SYS_RESOURCE;
+
+    return getuid() != 0 && !syscall(SYS_capget, &head, data) && !(data[0].effective & free_of_it);
 }

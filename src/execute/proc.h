@@ -55,4 +55,9 @@ void st_proc_signal(const struct st_proc *p, int sig);
  * where the kernel cannot tell.  *fd is kept between calls; start with -1. */
 int st_proc_children(int *fd, pid_t *pids, int max);
 
+/* How many tasks (processes and their threads) does our user have?  false: that cannot be read. */
+bool st_proc_user_tasks(uint64_t *n);
+/* Does RLIMIT_NPROC bind us and our children? */
+bool st_nproc_binds(void);
+
 #endif

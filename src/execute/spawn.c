@@ -16,6 +16,7 @@
 #include <signal.h>
 #include <stddef.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -51,6 +52,22 @@ static void exec_first(struct st_spawn *s)
     errno = err;
 }
 
+static void take_limits(struct st_spawn *s)
+{
+    if (s->cgroup_fd >= 0 && write(s->cgroup_fd, "0", 1) != 1)
+        give_up(s, ST_STAGE_CAPS);
+    for (int i = 0; i < s->n_limits; i++) {
+        struct rlimit lim, old;
+
+        if (getrlimit((unsigned)s->limits[i].resource, &old))
+            give_up(s, ST_STAGE_CAPS);
+        lim.rlim_max = s->limits[i].hard < old.rlim_max ? s->limits[i].hard : old.rlim_max;
+        lim.rlim_cur = s->limits[i].soft < lim.rlim_max ? s->limits[i].soft : lim.rlim_max;
+        if (setrlimit((unsigned)s->limits[i].resource, &lim))
+            give_up(s, ST_STAGE_CAPS);
+    }
+}
+
 static int child(void *arg)
 {
     struct st_spawn *s = arg;
@@ -62,6 +79,7 @@ static int child(void *arg)
         give_up(s, ST_STAGE_SETUP);
     if (setpgid(0, 0))
         give_up(s, ST_STAGE_SETUP);
+    take_limits(s);
     for (int fd = 0; fd < 3; fd++)
         if (dup2(s->fds[fd], fd) < 0)
             give_up(s, ST_STAGE_SETUP);

@@ -5,15 +5,26 @@
 #ifndef ST_EXECUTE_SPAWN_H
 #define ST_EXECUTE_SPAWN_H
 
+#include <stdint.h>
 #include <sys/types.h>
 
 #include "execute/minder.h"
+
+#define ST_SPAWN_LIMITS 4
+
+struct st_spawn_limit {
+    int resource; /* RLIMIT_* */
+    uint64_t soft, hard;
+};
 
 struct st_spawn {
     char **paths; /* what to try, in this order; NULL-terminated */
     char **argv, **env;
     const char *cwd; /* NULL = the caller's */
     int fds[3];      /* stdin, stdout, stderr; each above 2 */
+    int cgroup_fd;   /* of the group it is to be in; -1 = ours */
+    struct st_spawn_limit limits[ST_SPAWN_LIMITS];
+    int n_limits;
     /* answers */
     enum st_stage stage;
     int err;

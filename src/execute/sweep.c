@@ -84,6 +84,7 @@ void st_sweep_drop(struct st_sweep *s, struct st_minded *run)
     if (run->unlink)
         unlink(run->unlink);
     free(run->unlink);
+    st_cgroup_remove(run->cgroup);
     free(run->env[0]);
     free(run->env[1]);
     *run = s->runs[--s->n_runs];
@@ -197,6 +198,8 @@ static bool orphan_doomed(const struct st_sweep *s, const struct st_orphan *o)
 
 bool st_sweep_left(const struct st_sweep *s, const struct st_minded *run)
 {
+    if (run->cgroup && !st_cgroup_empty(run->cgroup))
+        return true;
     for (size_t i = 0; i < s->n_orphans; i++)
         if (s->orphans[i].owner == run->tag ||
             (!s->orphans[i].owner && orphan_doomed(s, &s->orphans[i])))
@@ -264,9 +267,25 @@ static void kill_trees(struct st_sweep *s, bool all)
             st_proc_signal(&s->procs.p[i], SIGKILL);
 }
 
-bool st_sweep_kill(struct st_sweep *s)
+/* Who is in the group of a run that has to go, whatever became of it. */
+static bool kill_groups(const struct st_sweep *s, bool all)
 {
     bool any = false;
+
+    for (size_t i = 0; i < s->n_runs; i++) {
+        const struct st_minded *run = &s->runs[i];
+
+        if (run->cgroup && (all || run->ending || run->killing) && !st_cgroup_empty(run->cgroup)) {
+            st_cgroup_kill(run->cgroup);
+            any = true;
+        }
+    }
+    return any;
+}
+
+bool st_sweep_kill(struct st_sweep *s)
+{
+    bool any = false, groups = kill_groups(s, false);
 
     for (size_t i = 0; i < s->n_orphans && !any; i++)
         any = orphan_doomed(s, &s->orphans[i]);
@@ -274,7 +293,7 @@ bool st_sweep_kill(struct st_sweep *s)
         any = s->runs[i].killing && !s->runs[i].ending;
     if (any)
         kill_trees(s, false);
-    return any;
+    return any || groups;
 }
 
 void st_sweep_kill_all(struct st_sweep *s)
@@ -282,6 +301,7 @@ void st_sweep_kill_all(struct st_sweep *s)
     for (size_t i = 0; i < s->n_runs; i++)
         if (!s->runs[i].ending)
             kill(-s->runs[i].pid, SIGKILL);
+    kill_groups(s, true);
     kill_trees(s, true);
 }
 

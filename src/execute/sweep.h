@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "execute/cgroup.h"
 #include "execute/proc.h"
 
 /* A command and what it started. */
@@ -19,6 +20,7 @@ struct st_minded {
     int64_t reaped_us;
     char *env[2]; /* "STINT_JOB_ID=...", "STINT_FENCE=...": how orphans are told apart */
     char *unlink; /* NULL = no file to remove */
+    struct st_cgroup *cgroup; /* NULL = it has none of its own */
 };
 
 /* A process that was not started by the minder and has become its child because its parent died.
