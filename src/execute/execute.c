@@ -29,6 +29,7 @@
 
 #define SWEEP_MS     5
 #define SWEEP_ROUNDS 2000
+#define STALE_US     ST_MIN
 
 /* A minder that died. */
 struct st_lost {
@@ -229,6 +230,7 @@ stint_code st_exec_new(uv_loop_t *loop, const struct st_exec_options *opt, struc
     }
     x->loop = loop;
     x->supervise = st_supervise_default;
+    x->stale_us = STALE_US;
     x->ended_last = &x->ended;
     uv_prepare_init(loop, &x->before_sleep);
     x->before_sleep.data = x;

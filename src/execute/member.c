@@ -177,6 +177,7 @@ void st_member_retire(struct st_member *m)
     if (m->state == ST_MEMBER_STARTING) {
         st_member_stop(m, false);
     } else if (m->state == ST_MEMBER_READY) {
+        m->retired = true;
         member_set(m, ST_MEMBER_RETIRING);
         if (m->flight.n == 0)
             dismiss(m);
@@ -472,7 +473,7 @@ static bool is_crash(const struct st_member *m)
     if (c->stage != ST_STAGE_OK || m->trouble || m->too_much || !m->was_ready || m->flight.n)
         return true;
     /* An idle child may go. */
-    return m->state != ST_MEMBER_RETIRING && !(WIFEXITED(c->status) && !WEXITSTATUS(c->status));
+    return !m->retired && !(WIFEXITED(c->status) && !WEXITSTATUS(c->status));
 }
 
 /* What was wrong, in one line; free() it. */

@@ -321,6 +321,33 @@ static void give_waiting(struct st_crew *c)
     }
 }
 
+/* ---- those that wait ------------------------------------------------------------ */
+
+/* Those that wait get this. */
+static void tell_waiting(struct st_crew *c, const struct st_ran *what)
+{
+    while (c->waiting.first) {
+        struct st_request *r = c->waiting.first;
+        struct st_ran ran = ST_RAN_INIT;
+
+        st_requests_remove(&c->waiting, r);
+        ran.aborted = what->aborted;
+        ran.advice = what->advice;
+        st_ran_fail(&ran, what->kind, "%s", what->message ? what->message : "");
+        request_end(r, &ran);
+    }
+}
+
+static void give_back(struct st_crew *c, const char *why)
+{
+    struct st_ran ran = ST_RAN_INIT;
+
+    ran.aborted = ST_ABORT_SHUTDOWN;
+    st_ran_fail(&ran, ST_KIND_KILLED, "given back: %s", why);
+    tell_waiting(c, &ran);
+    st_ran_clear(&ran);
+}
+
 /* ---- when children are started --------------------------------------------------- */
 
 static bool all_busy(const struct st_crew *c)
@@ -362,8 +389,10 @@ static void start_more(struct st_crew *c)
             st_supervise_started(&c->supervise);
             continue;
         }
+        if (wait_us == 0 && !c->members)
+            give_back(c, "no process could be made");
         wait_us = start_in(c, now_us); /* it may have been put off */
-        if (wait_us > 0)
+        if (wait_us > 0 && wants_more(c))
             timer_by(c, now_us + wait_us, now_us);
         break;
     }
@@ -376,6 +405,21 @@ void st_crew_tend(struct st_crew *c)
     start_more(c);
 }
 
+/* Nobody has asked for it since the configuration changed: it is not in it any more. */
+static void retire_unused(struct st_crew *c, int64_t now_us)
+{
+    if (!c->stale_us || c->generation == c->x->generation) {
+        c->stale_us = 0;
+    } else if (now_us < c->stale_us) {
+        timer_by(c, c->stale_us, now_us);
+    } else {
+        c->stale_us = 0;
+        c->owed = false;
+        for (struct st_member *m = c->members; m; m = m->next)
+            st_member_retire(m);
+    }
+}
+
 static void on_timer(uv_timer_t *timer)
 {
     struct st_crew *c = timer->data;
@@ -384,6 +428,7 @@ static void on_timer(uv_timer_t *timer)
     c->timer_us = 0;
     while (c->soonest && c->soonest->deadline_us <= now_us)
         request_late(c->soonest);
+    retire_unused(c, now_us);
     st_crew_tend(c);
     if (c->soonest)
         timer_by(c, c->soonest->deadline_us, now_us);
@@ -440,31 +485,10 @@ void st_crew_ready(struct st_crew *c)
         tell_health(c, true, NULL);
 }
 
-/* Those that wait get this. */
-static void tell_waiting(struct st_crew *c, const struct st_ran *what)
-{
-    while (c->waiting.first) {
-        struct st_request *r = c->waiting.first;
-        struct st_ran ran = ST_RAN_INIT;
-
-        st_requests_remove(&c->waiting, r);
-        ran.aborted = what->aborted;
-        ran.advice = what->advice;
-        st_ran_fail(&ran, what->kind, "%s", what->message ? what->message : "");
-        request_end(r, &ran);
-    }
-}
-
 void st_crew_settle(struct st_crew *c)
 {
-    if (!st_supervise_healthy(&c->supervise) && c->waiting.first) {
-        struct st_ran ran = ST_RAN_INIT;
-
-        ran.aborted = ST_ABORT_SHUTDOWN;
-        st_ran_fail(&ran, ST_KIND_KILLED, "given back: its children cannot be kept up");
-        tell_waiting(c, &ran);
-        st_ran_clear(&ran);
-    }
+    if (!st_supervise_healthy(&c->supervise))
+        give_back(c, "its children cannot be kept up");
     st_crew_tend(c);
 }
 
@@ -597,10 +621,14 @@ int st_resident_room(struct st_exec *x, const struct st_command *cmd)
 /* A new configuration is a new chance. */
 void st_resident_configured(struct st_exec *x)
 {
+    int64_t now_us = st_clock_mono_us();
+
     for (struct st_crew *c = x->crews; c; c = c->next) {
         bool other = !st_supervise_healthy(&c->supervise);
 
         c->supervise = (struct st_supervise){0};
+        c->stale_us = now_us + x->stale_us;
+        timer_by(c, c->stale_us, now_us);
         if (other)
             tell_health(c, true, NULL);
     }

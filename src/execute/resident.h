@@ -55,6 +55,7 @@ struct st_crew {
     struct st_supervise supervise;
     int64_t not_before_us; /* no process was to be had */
     bool owed;             /* one crashed and was not replaced yet */
+    int64_t stale_us;      /* if nobody has asked for it by then, its children go; 0 = not set */
     uint64_t n_stray;      /* answers to nothing that was asked */
 
     struct st_member *members; /* all that are not over */
@@ -82,6 +83,7 @@ struct st_member {
     enum st_member_state state;
     bool cancels; /* it understands cancel lines */
     bool by_us;    /* we stopped it: no crash */
+    bool retired;
     bool was_ready;
     bool silent, deaf; /* it closed its stdout, its stdin */
     bool too_much;     /* it printed more than its cap */

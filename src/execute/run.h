@@ -44,6 +44,7 @@ struct st_exec {
     /* resident children */
     struct st_crew *crews;
     unsigned generation; /* of the configuration */
+    int64_t stale_us;    /* how long after a change of it children wait to be asked for */
     struct st_supervise_conf supervise;
     void (*health)(void *arg, const char *name, bool healthy, const char *note);
     void *health_arg;

@@ -114,7 +114,7 @@ static void a_job_that_takes_too_long_takes_its_child_along(void **state)
     struct fx_job slow, other;
 
     kit_init(&k, *state, ST_MODE_RESIDENT,
-             "ready()\nfor r in reqs(): pass\n");
+             "ready()\nfor r in reqs(): time.sleep(1000)\n");
     kit_job(&k, &slow, "slow", "1");
     slow.job->policy.timeout_us = 100 * ST_MS;
     kit_job(&k, &other, "other", "1");
