@@ -146,7 +146,7 @@ typedef stint_code (*stint_handler_fn)(stint_attempt *a, void *arg);
 /* When a failed job is tried again.  Start from STINT_RETRY_INIT. */
 typedef struct stint_retry {
     size_t size;
-    int max_attempts;         /* runs in all; -1 = 3; 0 = no limit */
+    int max_attempts;         /* runs in all; 0 = no limit; -1 = 3 (for a type: as the worker's; so with all below) */
     const char *backoff;      /* "exponential", "linear", "fixed", "asynq" or "list"; NULL = "exponential" */
     int64_t initial_ms;       /* -1 = 10 s */
     int64_t max_ms;           /* the longest delay; -1 = 300 s */
@@ -202,8 +202,8 @@ typedef struct stint_event {
     int64_t delay_us;    /* until it is due again */
 } stint_event;
 
-/* Called from the worker's threads, one event at a time; those of one attempt in their order.  Must be quick,
- * and may call nothing of the worker but stint_worker_stop. */
+/* Called from the worker's threads, some of which have small stacks (256 KiB), one event at a time; those of one attempt
+ * in their order.  Must be quick, and may call nothing of the worker but stint_worker_stop. */
 typedef void (*stint_event_fn)(void *arg, const stint_event *event);
 
 /* ---- making a worker ----------------------------------------------------------------------- */
@@ -265,7 +265,8 @@ STINT_API stint_code stint_worker_run(stint_worker *w, stint_error *err);
 
 /* The same on a thread of its own.  After stint_worker_join it may be started again. */
 STINT_API stint_code stint_worker_start(stint_worker *w, stint_error *err);
-/* Waits until it has ended and gives what stint_worker_run would have.  STINT_ESTATE: it was not started. */
+/* Waits until it has ended and gives what stint_worker_run would have.  STINT_ESTATE: it was not started, or another
+ * thread waits already.  Not from a handler. */
 STINT_API stint_code stint_worker_join(stint_worker *w, stint_error *err);
 
 /* Stop gracefully: claim nothing more, give back what has not begun, let what runs end; when shutdown_ms have

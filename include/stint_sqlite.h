@@ -2,7 +2,8 @@
  *
  * stint_sqlite.h - Stint inside an application's own SQLite transactions.
  *
- * For applications whose tables live in the store's file.  Their SQLite must be the very library that libstint uses (the
+ * For applications whose tables live in the store's file: Stint makes the file, the application adds its tables to it, and
+ * leaves Stint's alone.  Their SQLite must be the very library that libstint uses (the
  * system's shared one): two copies in one process do not see each other's locks.
  */
 #ifndef STINT_SQLITE_H

@@ -91,14 +91,13 @@ static void collect_progress(struct st_worker *w)
 static void send_beat(struct st_worker *w, int64_t now)
 {
     struct st_beat *beats;
-    size_t n = 0;
+    size_t room = 0, n = 0;
 
     for (struct held *h = w->first; h; h = h->next)
-        n += wants_beat(h, now);
-    if (n == 0 || !(beats = calloc(n, sizeof(*beats))))
+        room += wants_beat(h, now);
+    if (room == 0 || !(beats = calloc(room, sizeof(*beats))))
         return;
-    n = 0;
-    for (struct held *h = w->first; h; h = h->next) {
+    for (struct held *h = w->first; h && n < room; h = h->next) { /* handlers may report more meanwhile */
         if (wants_beat(h, now))
             fill_beat(&beats[n++], h);
     }

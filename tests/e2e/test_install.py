@@ -54,12 +54,12 @@ def test_the_installed_program_runs(installed, tmp_path):
     assert b"0." in out
 
 
-def build(installed, source, program, compiler, language, standard):
+def build(installed, source, program, compiler, language, standard, *more):
     """Compiles as a stranger would: pedantically, with what pkg-config says."""
     if not shutil.which(compiler):
         pytest.skip(f"{compiler} is not installed")
-    subprocess.run([compiler, "-x", language, f"-std={standard}", "-pedantic", "-Wall", "-Wextra", "-Werror", source, "-o",
-                    program, *flags(installed, "--cflags", "--libs")], check=True)
+    subprocess.run([compiler, "-x", language, f"-std={standard}", "-pedantic", "-Wall", "-Wextra", "-Werror", *more, source,
+                    "-o", program, *flags(installed, "--cflags", "--libs")], check=True)
     (library,) = installed.glob("**/libstint.so.0")
     return {"LD_LIBRARY_PATH": str(library.parent)}
 
@@ -96,6 +96,18 @@ def test_each_header_stands_alone(installed, tmp_path, compiler, language, stand
         source = tmp_path / "alone.c"
         source.write_text(f"#include <{header}>\nint main(void) {{ return !{use}; }}\n")
         build(installed, source, tmp_path / "alone", compiler, language, standard)
+
+
+@pytest.mark.parametrize("compiler, language, standard", COMPILERS)
+def test_the_programs_of_the_documentation_compile(installed, tmp_path, compiler, language, standard):
+    blocks = re.findall(r"```c\n(.*?)```", (ROOT / "docs" / "library.md").read_text(), re.S)
+    assert len(blocks) > 4
+    names = re.findall(r"^static stint_code (\w+)\(", "".join(blocks), re.M)
+    source = tmp_path / "blocks.c"
+    source.write_text("#include <poll.h>\n#include <stdio.h>\n#include <time.h>\n#include <sqlite3.h>\n"
+                      "#include <stint_sqlite.h>\n" + "\n".join(blocks) +
+                      "int main(void) { return " + " + ".join(f"!{name}" for name in names) + "; }\n")
+    build(installed, source, tmp_path / "blocks", compiler, language, standard, "-c", "-Wno-address")
 
 
 def test_the_shared_library_shows_what_its_headers_promise_and_nothing_else(installed):

@@ -367,6 +367,44 @@ static void progress_is_seen_while_the_job_runs(void **state)
     bench_close(&b);
 }
 
+/* From two threads each, for as long as the store needs to renew a few times. */
+static void *report_beside(void *arg)
+{
+    for (int i = 0; i < 20000; i++)
+        OK(stint_attempt_progress(arg, "[1]", 3));
+    return NULL;
+}
+
+static stint_code report_a_lot(stint_attempt *a, struct bench *b)
+{
+    pthread_t beside;
+
+    (void)b;
+    assert_int_equal(pthread_create(&beside, NULL, report_beside, a), 0);
+    report_beside(a);
+    pthread_join(beside, NULL);
+    return STINT_OK;
+}
+
+static void many_attempts_may_report_without_pause(void **state)
+{
+    stint_worker_options opt = STINT_WORKER_OPTIONS_INIT;
+    struct bench b;
+
+    (void)state;
+    opt.once = 1;
+    opt.slots = 8;
+    opt.lease_ms = 5000;
+    opt.renew_ms = 20;
+    bench_open(&b, &opt, NULL, report_a_lot);
+    kit_add_many(&b.k, "t", 24);
+    kit_add(&b.k, "t", "{}", &b.job);
+    OK(stint_worker_run(b.w, NULL));
+    assert_int_equal(atomic_load(&b.runs), 25);
+    CHECK_MEMBER(&b.k, b.job.id, "state", "\"succeeded\"");
+    bench_close(&b);
+}
+
 static stint_code talk(stint_attempt *a, struct bench *b)
 {
     (void)b;
@@ -702,6 +740,7 @@ int main(void)
         cmocka_unit_test(a_snoozed_job_waits_for_its_time),
         cmocka_unit_test(a_type_may_have_its_own_retry_policy),
         cmocka_unit_test(progress_is_seen_while_the_job_runs),
+        cmocka_unit_test(many_attempts_may_report_without_pause),
         cmocka_unit_test(log_lines_are_kept_with_the_attempt),
         cmocka_unit_test(the_log_goes_where_the_host_wants_it),
         cmocka_unit_test(a_cancelled_job_is_told_to_stop),
