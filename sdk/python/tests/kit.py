@@ -33,7 +33,7 @@ class FakeWorker:
         os.set_blocking(self._in, False)
         self._unread = b""
         if ready:
-            assert self.line() == {"status": "ready"}
+            assert self.line() == {"status": "ready", "cancel": True}
 
     # ---- lines ----
 
@@ -128,7 +128,6 @@ def request(task_id, payload=None, **more):
         "queue": "default",
         "attempt": 1,
         "deadline": None,
-        "fence": 1,
         "traceparent": None,
         **more,
     }

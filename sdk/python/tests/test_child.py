@@ -555,6 +555,41 @@ def test_a_request_of_runqys_form_is_enough(worker):
     assert w.line()["result"] == [{}, 1, None, None]
 
 
+def test_the_fence_comes_back_with_everything_that_is_said(worker):
+    w = worker(
+        """
+        @stint.task
+        def f(payload):
+            stint.progress(1)
+            if payload == "fail":
+                raise stint.Retry("no", after=1)
+            return {1} if payload == "set" else payload
+        stint.run()
+        """
+    )
+    for payload in ("ok", "fail", "set", "\ud800"):
+        w.send(request("t", payload, fence=2**60))
+        assert w.line() == {"task_id": "t", "progress": 1, "fence": 2**60}
+        assert w.line()["fence"] == 2**60
+    w.send(request("t", "ok"))
+    assert w.line() == {"task_id": "t", "progress": 1}
+    assert w.line() == succeeded("t", "ok")
+
+
+def test_a_payload_that_is_no_json_comes_as_bytes(worker):
+    w = worker(
+        """
+        @stint.task
+        def f(payload):
+            raw = stint.current().payload_bytes
+            return [payload, raw and raw.hex()]
+        stint.run()
+        """
+    )
+    assert w.ask(None, payload_base64="/wA=")["result"] == [None, "ff00"]
+    assert w.ask(None)["result"] == [None, None]
+
+
 # ---- progress and cancel -----------------------------------------------------------------
 
 

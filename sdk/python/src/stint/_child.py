@@ -193,6 +193,7 @@ class Child(Host):
                 raise ValueError
             request = codec.decode(line)
             task_id = request.get("task_id", "unknown")
+            fence = request.get("fence")
             type_ = request.get("type")
             fn, takes_ctx = self._tasks.get(type_) or self._find(type_)
             self._live[task_id] = job = Job(request, self)
@@ -204,11 +205,12 @@ class Child(Host):
                 raise Cancelled("cancelled")
             payload = request.get("payload", {})
             result = fn(payload, self._ctx) if takes_ctx else fn(payload)
-            return codec.result(task_id, result)
+            return codec.result(task_id, fence, result)
         except BaseException as error:
-            return self._failed(task_id, error)
+            return self._failed(task_id, fence, error)
         finally:
-            self._live.pop(task_id, None)
+            if self._live.get(task_id) is job:  # not a later attempt of the same
+                self._live.pop(task_id, None)
 
     def _find(self, type_: Optional[str]) -> Tuple[Handler, bool]:
         fn = self._registry.find(type_)
@@ -217,8 +219,8 @@ class Child(Host):
             self._tasks[type_] = task
         return task
 
-    def _failed(self, task_id: Any, error: BaseException) -> bytes:
-        return self._codec.failure(task_id, error)
+    def _failed(self, task_id: Any, fence: Any, error: BaseException) -> bytes:
+        return self._codec.failure(task_id, fence, error)
 
     def _unfit(self, line: bytes, error: Exception) -> bytes:
         """The answer to a request that cannot be run: its job is to fail, not to hang."""
@@ -230,7 +232,7 @@ class Child(Host):
             why = str(error)
         else:
             why = f"the request cannot be read: {error}"
-        return self._codec.error(self._id_of(line), why)
+        return self._codec.error(self._id_of(line), None, why)
 
     def _id_of(self, line: bytes) -> Any:
         """The id of a request that may be broken, as long as it starts with it."""
@@ -244,4 +246,4 @@ class Child(Host):
             return "unknown"
 
     def progress(self, job: Job, value: Any) -> None:
-        self._outbox.put(self._codec.progress(job.id, value))
+        self._outbox.put(self._codec.progress(job.id, job.fence, value))

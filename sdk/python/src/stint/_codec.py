@@ -51,48 +51,60 @@ class Codec:
         except UnicodeEncodeError:
             return (self._encode_ascii(value) + "\n").encode()
 
-    def result(self, task_id: Any, result: Any) -> bytes:
+    def result(self, task_id: Any, fence: Any, result: Any) -> bytes:
         """The answer to a task that succeeded, or the failure to write its result."""
         try:
             if type(task_id) is str:
+                end = f',"fence":{fence}}}\n' if type(fence) is int else "}\n"
                 text = self._encode(result)
                 line = (
-                    f'{{"task_id":{quote(task_id)},"result":{text},"error":null,"retry":false}}\n'
+                    f'{{"task_id":{quote(task_id)},"result":{text},"error":null,"retry":false{end}'
                 ).encode()
             else:
-                line = self._result(task_id, result)
+                line = self._result(task_id, fence, result)
         except UnicodeEncodeError:
-            line = self._result(task_id, result)
+            line = self._result(task_id, fence, result)
         except BaseException as error:  # the user's `default` may raise anything
-            return self.error(task_id, f"the result cannot be written as JSON: {text_of(error)}")
+            why = f"the result cannot be written as JSON: {text_of(error)}"
+            return self.error(task_id, fence, why)
         if len(line) > LINE_MAX:
-            return self.error(
-                task_id, f"the result makes a line of {len(line)} bytes, the limit is {LINE_MAX}"
-            )
+            why = f"the result makes a line of {len(line)} bytes, the limit is {LINE_MAX}"
+            return self.error(task_id, fence, why)
         return line
 
-    def _result(self, task_id: Any, result: Any) -> bytes:
-        return self.line({"task_id": task_id, "result": result, "error": None, "retry": False})
+    def _result(self, task_id: Any, fence: Any, result: Any) -> bytes:
+        return self._about(task_id, fence, {"result": result, "error": None, "retry": False})
 
-    def failure(self, task_id: Any, error: BaseException) -> bytes:
+    def failure(self, task_id: Any, fence: Any, error: BaseException) -> bytes:
         """The answer to a task that raised."""
         if isinstance(error, Retry):
-            return self.error(task_id, text_of(error), retry=True, after=error.after)
+            return self.error(task_id, fence, text_of(error), retry=True, after=error.after)
         if isinstance(error, Cancelled):
-            return self.error(task_id, text_of(error))
-        return self.error(task_id, trace_of(error))
+            return self.error(task_id, fence, text_of(error))
+        return self.error(task_id, fence, trace_of(error))
 
     def error(
-        self, task_id: Any, text: str, retry: bool = False, after: Optional[float] = None
+        self,
+        task_id: Any,
+        fence: Any,
+        text: str,
+        retry: bool = False,
+        after: Optional[float] = None,
     ) -> bytes:
-        answer = {"task_id": task_id, "result": None, "error": text, "retry": retry}
+        answer: Dict[str, Any] = {"result": None, "error": text, "retry": retry}
         if isinstance(after, (int, float)) and 0 <= after < 1e10:
             answer["retry_after"] = after
-        return self.line(answer)
+        return self._about(task_id, fence, answer)
 
-    def progress(self, task_id: Any, value: Any) -> bytes:
+    def _about(self, task_id: Any, fence: Any, said: Dict[str, Any]) -> bytes:
+        """A line about a task; the fence, if it has one, tells its attempts apart."""
+        if type(fence) is int:
+            said["fence"] = fence
+        return self.line({"task_id": task_id, **said})
+
+    def progress(self, task_id: Any, fence: Any, value: Any) -> bytes:
         """A progress line. Raises what json raises for a value it cannot write."""
-        line = self.line({"task_id": task_id, "progress": value})
+        line = self._about(task_id, fence, {"progress": value})
         if len(line) > LINE_MAX:
             raise ValueError(f"the progress makes a line of {len(line)} bytes")
         return line

@@ -50,6 +50,16 @@ class Job:
         return self._request.get("payload", {})
 
     @property
+    def payload_bytes(self) -> Optional[bytes]:
+        """The payload's bytes if it is no JSON, which only libstint can enqueue; else None."""
+        text = self._request.get("payload_base64")
+        if text is None:
+            return None
+        import base64
+
+        return base64.b64decode(text)
+
+    @property
     def attempt(self) -> int:
         """Which attempt this is: 1 for the first."""
         attempt = self._request.get("attempt")
@@ -62,7 +72,7 @@ class Job:
 
     @property
     def max_retry(self) -> Optional[int]:
-        """How many attempts may follow the first."""
+        """How many attempts may follow the first; 2147483647 if there is no limit."""
         return self._request.get("max_retry")
 
     @property

@@ -89,7 +89,7 @@ def _start(child: Child, codec: Codec, wire: Wire, signals: Signals) -> None:
             problem = f"@load failed: {type(error).__name__}: {error}"
     if not problem:
         signals.serving = True  # whoever reads the next line may send one
-        wire.outbox.put(b'{"status":"ready"}\n')
+        wire.outbox.put(b'{"status":"ready","cancel":true}\n')
         return
     print(f"stint: {problem}", file=sys.stderr)
     wire.outbox.put(codec.line({"status": "error", "error": problem}))

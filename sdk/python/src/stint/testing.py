@@ -88,11 +88,11 @@ class _TestChild(Child):
                 job._cancelled = True
 
     def progress(self, job: Job, value: Any) -> None:
-        self.seen.append(json.loads(self._codec.progress(job.id, value))["progress"])
+        self.seen.append(json.loads(self._codec.progress(job.id, job.fence, value))["progress"])
 
-    def _failed(self, task_id: Any, error: BaseException) -> bytes:
+    def _failed(self, task_id: Any, fence: Any, error: BaseException) -> bytes:
         self.exception = error
-        return super()._failed(task_id, error)
+        return super()._failed(task_id, fence, error)
 
 
 class _NoWire:
