@@ -212,7 +212,7 @@ void st_pool_free(struct st_pool *p)
     free(p);
 }
 
-/* ---- one item -------------------------------------------------------------------- */
+/* ---- one item ---------------------------------------------------------------------------- */
 
 void st_item_init(struct st_pool_item *it, st_handler_fn fn, void *arg, const struct st_job *job)
 {

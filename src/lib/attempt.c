@@ -6,10 +6,11 @@
  *                                                                            |
  *     outcome     <- may say otherwise  <--------- sees what was said <------'
  *
- * The outcome is said by a call, or by the code that is returned where no call was made.  It lies in the pool item's
- * st_ran from the start, so that saying it costs nothing later.
+ * The outcome is said by a call, or by the code that is returned where no call was made.  It lies
+ * in the pool item's st_ran from the start, so that saying it costs nothing later.
  *
- * Thread: the pool's, one per attempt; what stint.h opens to any thread touches only atomics and the log's lock.
+ * Thread: the pool's, one per attempt; what stint.h opens to any thread touches only atomics and
+ * the log's lock.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -90,7 +91,7 @@ int64_t stint_attempt_deadline_us(const stint_attempt *a)
     return st_clock_real_us() - st_clock_boot_us() + atomic_load(&a->it->started_us) + timeout_us;
 }
 
-/* ---- being told to stop --------------------------------------------------------------------- */
+/* ---- being told to stop ------------------------------------------------------------------ */
 
 const char *stint_attempt_aborted(const stint_attempt *a)
 {
@@ -106,7 +107,7 @@ int stint_attempt_abort_fd(stint_attempt *a)
     return st_item_abort_fd(a->it);
 }
 
-/* ---- while it runs ---------------------------------------------------------------------------- */
+/* ---- while it runs ----------------------------------------------------------------------- */
 
 stint_code stint_attempt_progress(stint_attempt *a, const char *json, size_t len)
 {
@@ -129,11 +130,12 @@ stint_code stint_attempt_log(stint_attempt *a, const char *line)
     st_runlog_put(&a->log, ST_STDERR, line, strlen(line));
     st_runlog_put(&a->log, ST_STDERR, "\n", 1);
     pthread_mutex_unlock(&a->log_mutex);
-    st_log(ST_LOG_INFO, "job.log", ST_F("job", job_of(a)->id), ST_F("type", job_of(a)->type), ST_F("line", line));
+    st_log(ST_LOG_INFO, "job.log", ST_F("job", job_of(a)->id), ST_F("type", job_of(a)->type),
+           ST_F("line", line));
     return STINT_OK;
 }
 
-/* ---- how it ends ------------------------------------------------------------------------------- */
+/* ---- how it ends ------------------------------------------------------------------------- */
 
 void st_lib_unsay(stint_attempt *a)
 {
@@ -199,7 +201,8 @@ static bool delay_of(int64_t ms, int64_t *us)
     return true;
 }
 
-stint_code stint_attempt_fail(stint_attempt *a, stint_outcome how, int64_t after_ms, const char *message)
+stint_code stint_attempt_fail(stint_attempt *a, stint_outcome how, int64_t after_ms,
+                              const char *message)
 {
     int64_t after_us;
 
@@ -243,7 +246,7 @@ const char *stint_attempt_error(const stint_attempt *a)
     return a->it->ran.message;
 }
 
-/* ---- the onion ---------------------------------------------------------------------------------- */
+/* ---- the onion --------------------------------------------------------------------------- */
 
 /* What a returned code says, where no call has said it. */
 static void heed_code(stint_attempt *a, stint_code rc)
@@ -261,7 +264,8 @@ static void heed_code(stint_attempt *a, stint_code rc)
         return;
     st_lib_unsay(a);
     a->said = STINT_RETRY;
-    snprintf(text, sizeof(text), "the handler returned %s: %s", stint_code_name(rc), stint_code_text(rc));
+    snprintf(text, sizeof(text), "the handler returned %s: %s", stint_code_name(rc),
+             stint_code_text(rc));
     say_failed(a, ST_KIND_APP_ERROR, text);
 }
 

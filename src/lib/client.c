@@ -11,7 +11,7 @@
 #include "job/show.h"
 #include "lib/lib.h"
 
-/* ---- open and close ---------------------------------------------------------------- */
+/* ---- open and close ---------------------------------------------------------------------- */
 
 const char *st_lib_url(const char *url)
 {
@@ -60,7 +60,7 @@ void stint_free(void *p)
     free(p);
 }
 
-/* ---- enqueue ----------------------------------------------------------------------- */
+/* ---- enqueue ----------------------------------------------------------------------------- */
 
 /* ms to us; what does not fit becomes a value that the checks refuse. */
 static int64_t us_of_ms(int64_t ms)
@@ -113,8 +113,8 @@ static stint_code take_jobs(const stint_job *in, size_t n, struct st_enqueue_ite
     return STINT_OK;
 }
 
-stint_code st_lib_enqueue(const stint_job *jobs, size_t n, stint_enqueued *out, st_lib_add_fn add, void *arg,
-                          stint_error *err)
+stint_code st_lib_enqueue(const stint_job *jobs, size_t n, stint_enqueued *out, st_lib_add_fn add,
+                          void *arg, stint_error *err)
 {
     struct st_enqueue_item *items = calloc(n ? n : 1, sizeof(*items));
     struct st_new_job *new_jobs = calloc(n ? n : 1, sizeof(*new_jobs));
@@ -140,8 +140,8 @@ stint_code st_lib_enqueue(const stint_job *jobs, size_t n, stint_enqueued *out, 
     return rc;
 }
 
-static stint_code add_to_store(void *arg, const struct st_new_job *jobs, size_t n, struct st_enqueued *out,
-                               stint_error *err)
+static stint_code add_to_store(void *arg, const struct st_new_job *jobs, size_t n,
+                               struct st_enqueued *out, stint_error *err)
 {
     return st_enqueue(arg, jobs, n, out, err);
 }
@@ -152,7 +152,7 @@ stint_code stint_enqueue(stint *st, const stint_job *jobs, size_t n, stint_enque
     return st_lib_enqueue(jobs, n, out, add_to_store, st->store, err);
 }
 
-/* ---- look, wait, cancel ------------------------------------------------------------ */
+/* ---- look, wait, cancel ------------------------------------------------------------------ */
 
 static stint_code check_id(const char *id, stint_error *err)
 {

@@ -12,7 +12,7 @@
 
 #include "stint_sqlite.h"
 
-/* ---- client.c ------------------------------------------------------------------------- */
+/* ---- client.c ---------------------------------------------------------------------------- */
 
 struct stint {
     struct st_store *store;
@@ -22,20 +22,21 @@ struct stint {
 const char *st_lib_url(const char *url);
 
 /* Checks the caller's jobs, then hands them over: into out[], whatever the answer is. */
-typedef stint_code (*st_lib_add_fn)(void *arg, const struct st_new_job *jobs, size_t n, struct st_enqueued *out,
-                                    stint_error *err);
-stint_code st_lib_enqueue(const stint_job *jobs, size_t n, stint_enqueued *out, st_lib_add_fn add, void *arg,
-                          stint_error *err);
+typedef stint_code (*st_lib_add_fn)(void *arg, const struct st_new_job *jobs, size_t n,
+                                    struct st_enqueued *out, stint_error *err);
+stint_code st_lib_enqueue(const stint_job *jobs, size_t n, stint_enqueued *out, st_lib_add_fn add,
+                          void *arg, stint_error *err);
 
-/* ---- options.c ------------------------------------------------------------------------ */
+/* ---- options.c --------------------------------------------------------------------------- */
 
 /* Fill everything that the options say; `retry` over what is in *policy already. */
-stint_code st_lib_worker_options(const stint_worker_options *in, struct stint_worker *w, stint_error *err);
+stint_code st_lib_worker_options(const stint_worker_options *in, struct stint_worker *w,
+                                 stint_error *err);
 struct lib_handler;
 stint_code st_lib_handler_options(const stint_handler_options *in, const struct stint_worker *w,
                                   struct lib_handler *h, stint_error *err);
 
-/* ---- worker_api.c ---------------------------------------------------------------------- */
+/* ---- worker_api.c ------------------------------------------------------------------------ */
 
 struct lib_handler {
     struct stint_worker *w;
@@ -70,8 +71,8 @@ struct stint_worker {
     size_t n_handlers;
     struct lib_middleware *uses;
     size_t n_uses;
-    int stop_fd;       /* an eventfd that the loop watches: see stint_worker_stop */
-    atomic_int stops;  /* 0 = not asked to, 1 = gracefully, 2 = at once */
+    int stop_fd;      /* an eventfd that the loop watches: see stint_worker_stop */
+    atomic_int stops; /* 0 = not asked to, 1 = gracefully, 2 = at once */
 
     pthread_mutex_t mutex; /* guards state */
     enum lib_state state;
@@ -96,7 +97,7 @@ struct stint_worker {
 stint_code st_lib_store_take(struct stint_worker *w, struct st_store **out, stint_error *err);
 void st_lib_store_give(struct stint_worker *w, struct st_store *s);
 
-/* ---- attempt.c -------------------------------------------------------------------------- */
+/* ---- attempt.c --------------------------------------------------------------------------- */
 
 /* Where in the onion we are; on the stack of the one that runs there. */
 struct lib_frame {

@@ -9,7 +9,7 @@
 #include "base/log.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of those who set it */
-static stint_log_fn host_fn;                              /* changed only while there is no sink */
+static stint_log_fn host_fn;                             /* changed only while there is no sink */
 static void *host_arg;
 
 static void to_host(void *arg, enum st_log_level level, const char *line, size_t len)

@@ -2,8 +2,9 @@
  *
  * options.c - from the structures of stint.h to the worker's settings.
  *
- * A structure that comes in may be shorter than ours, from a program built against an older header: what it does not
- * have is as in our _INIT.  It may be longer: then what we do not know must be zero.
+ * A structure that comes in may be shorter than ours, from a program built against an older header:
+ * what it does not have is as in our _INIT.  It may be longer: then what we do not know must be
+ * zero.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,8 @@
 #define SLOTS_MAX 4096
 
 /* Lays what the caller has over *out, which holds the defaults. */
-static stint_code take_struct(const void *in, void *out, size_t size, const char *name, stint_error *err)
+static stint_code take_struct(const void *in, void *out, size_t size, const char *name,
+                              stint_error *err)
 {
     size_t have;
 
@@ -27,7 +29,8 @@ static stint_code take_struct(const void *in, void *out, size_t size, const char
     }
     for (size_t i = size; i < have; i++) {
         if (((const unsigned char *)in)[i])
-            return st_fail(err, STINT_EINVAL, "%s has members that this libstint (" STINT_VERSION ") does not know",
+            return st_fail(err, STINT_EINVAL,
+                           "%s has members that this libstint (" STINT_VERSION ") does not know",
                            name);
     }
     memcpy(out, in, have < size ? have : size);
@@ -35,14 +38,16 @@ static stint_code take_struct(const void *in, void *out, size_t size, const char
 }
 
 /* ms to us in *out, which keeps its value where ms is `unset`. */
-static stint_code take_ms(int64_t ms, int64_t unset, int64_t min_us, const char *name, int64_t *out, stint_error *err)
+static stint_code take_ms(int64_t ms, int64_t unset, int64_t min_us, const char *name, int64_t *out,
+                          stint_error *err)
 {
     char least[ST_DURATION_TEXT];
 
     if (ms == unset)
         return STINT_OK;
     if (ms < 0 || ms > 365 * ST_DAY / ST_MS || ms * ST_MS < min_us)
-        return st_fail(err, STINT_EINVAL, "%s is not between %s and 365d", name, st_duration_format(min_us, least));
+        return st_fail(err, STINT_EINVAL, "%s is not between %s and 365d", name,
+                       st_duration_format(min_us, least));
     *out = ms * ST_MS;
     return STINT_OK;
 }
@@ -153,7 +158,8 @@ static stint_code take_names(const stint_worker_options *o, struct st_settings *
     return rc;
 }
 
-stint_code st_lib_worker_options(const stint_worker_options *in, struct stint_worker *w, stint_error *err)
+stint_code st_lib_worker_options(const stint_worker_options *in, struct stint_worker *w,
+                                 stint_error *err)
 {
     stint_worker_options o = STINT_WORKER_OPTIONS_INIT;
     stint_code rc = in ? take_struct(in, &o, sizeof(o), "stint_worker_options", err) : STINT_OK;

@@ -5,9 +5,10 @@
  *     prepare      [ job still ours?  fn ]                      the lease goes on
  *     finish_with  [ job still ours?  fn  the outcome ]         the attempt is over
  *
- * What finish_with has committed is told to the courier all the same, as what the handler said: repeating an outcome
- * changes nothing, and so there is one place that counts and tells.  While it is being written, the loop must not take "not
- * held any more" for a loss: that is what `settling` says.
+ * What finish_with has committed is told to the courier all the same, as what the handler said:
+ * repeating an outcome changes nothing, and so there is one place that counts and tells.  While it
+ * is being written, the loop must not take "not held any more" for a loss: that is what `settling`
+ * says.
  *
  * Thread: the attempt's.
  */
@@ -22,17 +23,18 @@ struct stint_tx {
     struct st_tx *tx;
 };
 
-/* ---- what the application does with it --------------------------------------------------------- */
+/* ---- what the application does with it --------------------------------------------------- */
 
-static stint_code add_in_tx(void *arg, const struct st_new_job *jobs, size_t n, struct st_enqueued *out,
-                            stint_error *err)
+static stint_code add_in_tx(void *arg, const struct st_new_job *jobs, size_t n,
+                            struct st_enqueued *out, stint_error *err)
 {
     struct st_tx *tx = arg;
 
     return st_store_enqueue_tx(tx->store, tx->conn, 0, jobs, n, out, err);
 }
 
-stint_code stint_tx_enqueue(stint_tx *tx, const stint_job *jobs, size_t n, stint_enqueued *out, stint_error *err)
+stint_code stint_tx_enqueue(stint_tx *tx, const stint_job *jobs, size_t n, stint_enqueued *out,
+                            stint_error *err)
 {
     return st_lib_enqueue(jobs, n, out, add_in_tx, tx->tx, err);
 }
@@ -47,19 +49,20 @@ struct sqlite3 *stint_sqlite_tx(stint_tx *tx)
     return is_sqlite(tx->tx->store) ? tx->tx->conn : NULL;
 }
 
-stint_code stint_sqlite_enqueue(stint *st, struct sqlite3 *db, const stint_job *jobs, size_t n, stint_enqueued *out,
-                                stint_error *err)
+stint_code stint_sqlite_enqueue(stint *st, struct sqlite3 *db, const stint_job *jobs, size_t n,
+                                stint_enqueued *out, stint_error *err)
 {
     struct st_tx tx = {.store = st->store, .conn = db};
 
     if (!is_sqlite(st->store))
-        return st_fail(err, STINT_EINVAL, "a SQLite connection is of no use to the %s store", st->store->ops->name);
+        return st_fail(err, STINT_EINVAL, "a SQLite connection is of no use to the %s store",
+                       st->store->ops->name);
     if (!db)
         return st_fail(err, STINT_EINVAL, "the connection is NULL");
     return st_lib_enqueue(jobs, n, out, add_in_tx, &tx, err);
 }
 
-/* ---- prepare -------------------------------------------------------------------------------------- */
+/* ---- prepare ----------------------------------------------------------------------------- */
 
 struct call {
     stint_attempt *a;
@@ -85,7 +88,8 @@ static stint_code call_fn(void *arg, struct st_tx *tx, stint_error *err)
     return rc == STINT_OK ? rc : st_fail(err, rc, "the function returned %s", stint_code_name(rc));
 }
 
-stint_code stint_attempt_prepare(stint_attempt *a, stint_mode mode, stint_tx_fn fn, void *arg, stint_error *err)
+stint_code stint_attempt_prepare(stint_attempt *a, stint_mode mode, stint_tx_fn fn, void *arg,
+                                 stint_error *err)
 {
     struct call c = {.a = a, .fn = fn, .arg = arg};
     struct st_hold hold = hold_of(a);
@@ -98,8 +102,9 @@ stint_code stint_attempt_prepare(stint_attempt *a, stint_mode mode, stint_tx_fn 
     if (rc != STINT_OK)
         return rc;
     if (mode == STINT_ATOMIC) {
-        rc = st_fail(err, STINT_EINVAL, "the %s store cannot run a whole attempt in one transaction",
-                     store->ops->name);
+        rc =
+            st_fail(err, STINT_EINVAL, "the %s store cannot run a whole attempt in one transaction",
+                    store->ops->name);
         st_err_remedy(err, "use STINT_STAGED: prepare and finish in two");
     } else {
         rc = st_store_transact(store, 0, &hold, call_fn, &c, NULL, err);
@@ -108,7 +113,7 @@ stint_code stint_attempt_prepare(stint_attempt *a, stint_mode mode, stint_tx_fn 
     return rc;
 }
 
-/* ---- finish ---------------------------------------------------------------------------------------- */
+/* ---- finish ------------------------------------------------------------------------------ */
 
 /* The log so far goes with the outcome. */
 static void log_take(stint_attempt *a, struct st_ran *ran)
@@ -147,7 +152,8 @@ static stint_code call_finish(void *arg, struct st_tx *tx, stint_error *err)
     st_result_settle(&c->done, a->w->settings.results_dir);
     a->it->ran = c->done.ran;
     if (a->said == STINT_SUCCEEDED && !c->done.ran.ok)
-        return st_fail(err, STINT_ESTORE, "%s", c->done.ran.message ? c->done.ran.message : "no memory");
+        return st_fail(err, STINT_ESTORE, "%s",
+                       c->done.ran.message ? c->done.ran.message : "no memory");
     st_done_decide(&c->done, st_random_unit(), st_clock_boot_us(), &c->fin);
     return STINT_OK;
 }

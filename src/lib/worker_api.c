@@ -2,17 +2,19 @@
  *
  * worker_api.c - a worker inside somebody's program: made, given handlers, run, stopped.
  *
- * A stint_worker is what was asked for; each run makes a worker of its own (st_worker) and takes it down again, so that
- * the handle can be run many times.  It can be run in three ways, which differ only in who turns the loop:
+ * A stint_worker is what was asked for; each run makes a worker of its own (st_worker) and takes it
+ * down again, so that the handle can be run many times.  It can be run in three ways, which differ
+ * only in who turns the loop:
  *
  *     run           the caller's thread, until the end
  *     start, join   a thread of its own
  *     begin, step   the host's loop: one descriptor gathers the loop's own and a timer
  *
- * Stopping must be possible from anywhere, a signal handler too, and at any time: it only writes to an eventfd that lives
- * as long as the handle and that the loop watches.
+ * Stopping must be possible from anywhere, a signal handler too, and at any time: it only writes to
+ * an eventfd that lives as long as the handle and that the loop watches.
  *
- * Thread: any; `mutex` guards the state.  Handlers and middlewares may be added only while it is idle.
+ * Thread: any; `mutex` guards the state.  Handlers and middlewares may be added only while it is
+ * idle.
  */
 #include <errno.h>
 #include <poll.h>
@@ -28,7 +30,7 @@
 
 #define STORE_TIMEOUT_MS 5000
 
-/* ---- making ------------------------------------------------------------------------------------ */
+/* ---- making ------------------------------------------------------------------------------ */
 
 static stint_code no_memory(stint_error *err)
 {
@@ -64,7 +66,8 @@ static void worker_clear(stint_worker *w)
     free(w);
 }
 
-static stint_code worker_fill(stint_worker *w, const char *url, const stint_worker_options *opt, stint_error *err)
+static stint_code worker_fill(stint_worker *w, const char *url, const stint_worker_options *opt,
+                              stint_error *err)
 {
     stint_code rc = st_lib_worker_options(opt, w, err);
 
@@ -79,10 +82,13 @@ static stint_code worker_fill(stint_worker *w, const char *url, const stint_work
     if (w->settings.worker_id)
         snprintf(w->id, sizeof(w->id), "%s", w->settings.worker_id);
     w->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    return w->stop_fd >= 0 ? STINT_OK : st_fail(err, STINT_EAGAIN, "cannot make an eventfd: %s", strerror(errno));
+    return w->stop_fd >= 0
+               ? STINT_OK
+               : st_fail(err, STINT_EAGAIN, "cannot make an eventfd: %s", strerror(errno));
 }
 
-stint_code stint_worker_new(const char *url, const stint_worker_options *opt, stint_worker **out, stint_error *err)
+stint_code stint_worker_new(const char *url, const stint_worker_options *opt, stint_worker **out,
+                            stint_error *err)
 {
     stint_worker *w = calloc(1, sizeof(*w));
     stint_code rc;
@@ -103,7 +109,7 @@ stint_code stint_worker_new(const char *url, const stint_worker_options *opt, st
     return STINT_OK;
 }
 
-/* ---- what it serves ------------------------------------------------------------------------------ */
+/* ---- what it serves ---------------------------------------------------------------------- */
 
 /* Moves on only from idle: one way of running at a time. */
 static stint_code leave_idle(stint_worker *w, enum lib_state to, stint_error *err)
@@ -126,7 +132,8 @@ static void set_state(stint_worker *w, enum lib_state to)
     pthread_mutex_unlock(&w->mutex);
 }
 
-static stint_code check_handler(const stint_worker *w, const char *pattern, stint_handler_fn fn, stint_error *err)
+static stint_code check_handler(const stint_worker *w, const char *pattern, stint_handler_fn fn,
+                                stint_error *err)
 {
     stint_code rc;
 
@@ -192,7 +199,8 @@ stint_code stint_worker_handle(stint_worker *w, const char *pattern, stint_handl
 stint_code stint_worker_use(stint_worker *w, stint_handler_fn fn, void *arg, stint_error *err)
 {
     struct lib_middleware *grown;
-    stint_code rc = fn ? leave_idle(w, LIB_RUNNING, err) : st_fail(err, STINT_EINVAL, "a middleware needs a function");
+    stint_code rc = fn ? leave_idle(w, LIB_RUNNING, err)
+                       : st_fail(err, STINT_EINVAL, "a middleware needs a function");
 
     if (rc != STINT_OK)
         return rc;
@@ -207,7 +215,7 @@ stint_code stint_worker_use(stint_worker *w, stint_handler_fn fn, void *arg, sti
     return rc;
 }
 
-/* ---- stores for handlers' transactions ------------------------------------------------------------- */
+/* ---- stores for handlers' transactions --------------------------------------------------- */
 
 static stint_code open_store(void *arg, struct st_store **out, stint_error *err)
 {
@@ -237,7 +245,7 @@ void st_lib_store_give(stint_worker *w, struct st_store *s)
     st_store_close(s);
 }
 
-/* ---- a run -------------------------------------------------------------------------------------------- */
+/* ---- a run ------------------------------------------------------------------------------- */
 
 static void run_clear(stint_worker *w)
 {
@@ -256,8 +264,12 @@ static void run_clear(stint_worker *w)
 
 static stint_code run_make(stint_worker *w, stint_error *err)
 {
-    struct st_worker_options opt = {.opener = {open_store, w}, .settings = &w->settings, .once = w->once,
-                                    .stop_fd = &w->stop_fd, .event = w->event ? tell : NULL, .event_arg = w};
+    struct st_worker_options opt = {.opener = {open_store, w},
+                                    .settings = &w->settings,
+                                    .once = w->once,
+                                    .stop_fd = &w->stop_fd,
+                                    .event = w->event ? tell : NULL,
+                                    .event_arg = w};
     stint_code rc;
 
     w->table = calloc(w->n_handlers + 1, sizeof(*w->table));
@@ -266,13 +278,18 @@ static stint_code run_make(stint_worker *w, stint_error *err)
     for (size_t i = 0; i < w->n_handlers; i++) {
         const struct lib_handler *h = w->handlers[i];
 
-        w->table[i] = (struct st_worker_handler){.pattern = h->pattern, .fn = st_lib_run_attempt, .arg = w->handlers[i],
-                                                 .policy = h->policy, .lease_us = h->lease_us, .renew_us = h->renew_us};
+        w->table[i] = (struct st_worker_handler){.pattern = h->pattern,
+                                                 .fn = st_lib_run_attempt,
+                                                 .arg = w->handlers[i],
+                                                 .policy = h->policy,
+                                                 .lease_us = h->lease_us,
+                                                 .renew_us = h->renew_us};
     }
     opt.handlers = w->table;
     opt.n_handlers = w->n_handlers;
     if (w->n_handlers == 0)
-        rc = st_fail(err, STINT_EINVAL, "the worker has no handler: stint_worker_handle() adds one");
+        rc =
+            st_fail(err, STINT_EINVAL, "the worker has no handler: stint_worker_handle() adds one");
     else
         rc = st_worker_new(&opt, &w->inner, err);
     if (rc != STINT_OK) {
@@ -332,7 +349,8 @@ stint_code stint_worker_join(stint_worker *w, stint_error *err)
     if (w->state == LIB_STARTED)
         w->state = LIB_JOINING;
     else
-        rc = st_fail(err, STINT_ESTATE, "the worker was not started, or somebody else waits for it");
+        rc =
+            st_fail(err, STINT_ESTATE, "the worker was not started, or somebody else waits for it");
     pthread_mutex_unlock(&w->mutex);
     if (rc != STINT_OK)
         return rc;
@@ -345,7 +363,7 @@ stint_code stint_worker_join(stint_worker *w, stint_error *err)
     return rc;
 }
 
-/* ---- stopping -------------------------------------------------------------------------------------------- */
+/* ---- stopping ---------------------------------------------------------------------------- */
 
 /* `how` as in stops.  The loop counts what it reads: the second stop is the one at once. */
 static void ask_to_stop(stint_worker *w, int how)
@@ -373,7 +391,7 @@ void stint_worker_stop_now(stint_worker *w)
     ask_to_stop(w, 2);
 }
 
-/* ---- the host's loop ---------------------------------------------------------------------------------------- */
+/* ---- the host's loop --------------------------------------------------------------------- */
 
 static bool watch(int epoll_fd, int fd)
 {
@@ -465,7 +483,7 @@ stint_code stint_worker_step(stint_worker *w, int *running, stint_error *err)
     return rc;
 }
 
-/* ---- the end --------------------------------------------------------------------------------------------------- */
+/* ---- the end ----------------------------------------------------------------------------- */
 
 const char *stint_worker_id(const stint_worker *w)
 {

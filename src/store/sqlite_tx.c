@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sqlite_tx.c - transactions that somebody else writes in too: a handler's, or an application's own.
+ * sqlite_tx.c - transactions that somebody else writes in too: a handler's, or an application's.
  *
- *     transact     a connection of the handle's:   BEGIN, is the job still held?, fn, the outcome, COMMIT
- *     enqueue_tx   in such a transaction, or in one the application has open on a connection to this file
+ *     transact     on a connection of the handle's own:
+ *                  BEGIN, is the job still held?, fn, the outcome, COMMIT
+ *     enqueue_tx   in such a transaction, or in one that the application has open on a connection
+ *                  to this file
  *
- * These connections are not the writer's.  To the writer they are like those of another process: they wait for
- * the same lock, and what they add (lanes, counts) is found in the file.  The operations themselves are the writer's
- * own; each connection is dressed as a writer that has no thread.
+ * These connections are not the writer's.  To the writer they are like those of another process:
+ * they wait for the same lock, and what they add (lanes, counts) is found in the file.  The
+ * operations themselves are the writer's own; each connection is dressed as a writer that has no
+ * thread.
  *
  * Invariants:
- *   (1) fn runs after the fence was checked and under the write lock: what it writes commits with the job still held, or
- *       not at all;
+ *   (1) fn runs after the fence was checked and under the write lock: what it writes commits with
+ *       the job still held, or not at all;
  *   (2) an enqueue that fails leaves the transaction as it found it (a savepoint).
  *
  * Thread: the handle's.
@@ -22,7 +25,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* ---- a handle's connection for transactions --------------------------------------------- */
+/* ---- a handle's connection for transactions ---------------------------------------------- */
 
 static bool same_file(const struct st_sq_writer *w, const char *path)
 {
@@ -62,7 +65,8 @@ static stint_code tx_open(struct st_sq *s, stint_error *err)
     tx->c.until_us = st_clock_mono_us() + s->base.timeout_ms * ST_MS;
     if (st_sq_conn_open(&tx->c, tx->path, err) ||
         st_sq_exec(&tx->c, "PRAGMA temp_store = MEMORY; PRAGMA cache_size = -512", err) ||
-        st_sq_exec(&tx->c, s->sync_normal ? "PRAGMA synchronous = NORMAL" : "PRAGMA synchronous = FULL",
+        st_sq_exec(&tx->c,
+                   s->sync_normal ? "PRAGMA synchronous = NORMAL" : "PRAGMA synchronous = FULL",
                    err)) {
         st_sq_tx_free(tx);
         return err->code;
@@ -100,7 +104,8 @@ static void rollback(struct st_sq_writer *tx)
     st_sq_counts_drop(tx);
 }
 
-/* As in the writer: an I/O error while committing leaves open whether it will be found in the file. */
+/* As in the writer: an I/O error while committing leaves open whether it will be found in the file.
+ */
 static stint_code commit(struct st_sq_writer *tx, stint_error *err)
 {
     if (st_sq_counts_flush(tx, err))
@@ -112,11 +117,12 @@ static stint_code commit(struct st_sq_writer *tx, stint_error *err)
     return err->code;
 }
 
-/* ---- transact --------------------------------------------------------------------------- */
+/* ---- transact ---------------------------------------------------------------------------- */
 
 static stint_code lost(struct st_slice id, stint_error *err)
 {
-    return st_fail(err, STINT_ELOST, "job %.*s is not held by this attempt any more", (int)id.len, id.p);
+    return st_fail(err, STINT_ELOST, "job %.*s is not held by this attempt any more", (int)id.len,
+                   id.p);
 }
 
 static stint_code check_held(struct st_sq_writer *tx, const struct st_hold *hold, stint_error *err)
@@ -153,8 +159,8 @@ static stint_code write_outcome(struct st_sq_writer *tx, int64_t now_us, struct 
     return fin->verdict == STINT_OK ? STINT_OK : lost(fin->id, err);
 }
 
-stint_code st_sq_transact(struct st_store *store, int64_t now_us, const struct st_hold *hold, st_tx_fn fn,
-                          void *arg, struct st_finish *fin, stint_error *err)
+stint_code st_sq_transact(struct st_store *store, int64_t now_us, const struct st_hold *hold,
+                          st_tx_fn fn, void *arg, struct st_finish *fin, stint_error *err)
 {
     struct st_sq *s = st_sq_of(store);
     stint_error local;
@@ -178,7 +184,7 @@ stint_code st_sq_transact(struct st_store *store, int64_t now_us, const struct s
     return code;
 }
 
-/* ---- enqueue_tx ------------------------------------------------------------------------- */
+/* ---- enqueue_tx -------------------------------------------------------------------------- */
 
 static stint_code enqueue_in(struct st_sq_writer *tx, struct st_sq_enqueue_arg *a, stint_error *err)
 {
@@ -205,7 +211,8 @@ static stint_code enqueue_foreign(struct st_sq *s, sqlite3 *db, struct st_sq_enq
     stint_code code;
 
     if (!same_file(s->w, sqlite3_db_filename(db, "main")))
-        return st_fail(err, STINT_EINVAL, "the connection is not one to the store's file %s", s->w->path);
+        return st_fail(err, STINT_EINVAL, "the connection is not one to the store's file %s",
+                       s->w->path);
     if (sqlite3_get_autocommit(db)) {
         st_fail(err, STINT_EINVAL, "no transaction is open on the connection");
         st_err_remedy(err, "BEGIN IMMEDIATE first; or add the jobs without a connection");

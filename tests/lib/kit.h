@@ -7,13 +7,13 @@
 #ifndef TESTS_LIB_KIT_H
 #define TESTS_LIB_KIT_H
 
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
 #include <cmocka.h>
 #include <ftw.h>
 #include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,20 +23,20 @@
 #include "stint.h"
 #include "store/store.h"
 
-#define OK(call)                                                                         \
-    do {                                                                                 \
-        stint_code ok_ = (call);                                                         \
-        if (ok_ != STINT_OK)                                                             \
-            print_error("%s: %s\n", #call, stint_code_name(ok_));                        \
-        assert_int_equal(ok_, STINT_OK);                                                 \
+#define OK(call)                                                                                   \
+    do {                                                                                           \
+        stint_code ok_ = (call);                                                                   \
+        if (ok_ != STINT_OK)                                                                       \
+            print_error("%s: %s\n", #call, stint_code_name(ok_));                                  \
+        assert_int_equal(ok_, STINT_OK);                                                           \
     } while (0)
 
 /* Waits for a fact, at most 30 s. */
-#define UNTIL(fact)                                                                      \
-    do {                                                                                 \
-        for (int tries_ = 0; !(fact) && tries_ < 30000; tries_++)                        \
-            usleep(1000);                                                                \
-        assert_true(fact);                                                               \
+#define UNTIL(fact)                                                                                \
+    do {                                                                                           \
+        for (int tries_ = 0; !(fact) && tries_ < 30000; tries_++)                                  \
+            usleep(1000);                                                                          \
+        assert_true(fact);                                                                         \
     } while (0)
 
 struct kit {
@@ -73,7 +73,8 @@ static inline void kit_close(struct kit *k)
 }
 
 /* Adds a job; its id lies in out. */
-static inline void kit_add(struct kit *k, const char *type, const char *payload, stint_enqueued *out)
+static inline void kit_add(struct kit *k, const char *type, const char *payload,
+                           stint_enqueued *out)
 {
     stint_job job = STINT_JOB_INIT;
 
@@ -111,10 +112,10 @@ static inline bool kit_is(struct kit *k, const char *id, const char *key, const 
     return strcmp(kit_member(k, id, key, got), text) == 0;
 }
 
-#define CHECK_MEMBER(k, id, key, text)                                                   \
-    do {                                                                                 \
-        char got_[1024];                                                                 \
-        assert_string_equal(kit_member((k), (id), (key), got_), (text));                 \
+#define CHECK_MEMBER(k, id, key, text)                                                             \
+    do {                                                                                           \
+        char got_[1024];                                                                           \
+        assert_string_equal(kit_member((k), (id), (key), got_), (text));                           \
     } while (0)
 
 /* Waits until it has ended, and says how. */
@@ -150,7 +151,7 @@ static inline void kit_stop(stint_worker *w)
         fail_msg("%s", err.message);
 }
 
-/* ---- what another worker does ------------------------------------------------------------- */
+/* ---- what another worker does ------------------------------------------------------------ */
 
 /* Takes the job once its lease is over in the store's eyes. */
 static inline struct st_job *kit_steal(struct kit *k, const char *id)
@@ -166,8 +167,11 @@ static inline struct st_job *kit_steal(struct kit *k, const char *id)
 
 static inline void kit_finish(struct kit *k, const struct st_job *job)
 {
-    struct st_finish f = {.id = st_slice_cstr(job->id), .fence = job->fence, .outcome = ST_OUT_SUCCEEDED,
-                          .exit_code = -1, .started_ago_us = -1};
+    struct st_finish f = {.id = st_slice_cstr(job->id),
+                          .fence = job->fence,
+                          .outcome = ST_OUT_SUCCEEDED,
+                          .exit_code = -1,
+                          .started_ago_us = -1};
 
     OK(st_store_finish(k->store, 0, &f, 1, NULL));
     assert_int_equal(f.verdict, STINT_OK);

@@ -26,7 +26,8 @@ static stint_code handle(stint_attempt *a, void *arg)
     return b->act(a, b);
 }
 
-static void bench_open(struct bench *b, const stint_worker_options *opt, const stint_handler_options *handler,
+static void bench_open(struct bench *b, const stint_worker_options *opt,
+                       const stint_handler_options *handler,
                        stint_code (*act)(stint_attempt *a, struct bench *b))
 {
     memset(b, 0, sizeof(*b));
@@ -53,7 +54,7 @@ static void run_once(struct bench *b, stint_code (*act)(stint_attempt *a, struct
     OK(stint_worker_run(b->w, NULL));
 }
 
-/* ---- what it is -------------------------------------------------------------------------------- */
+/* ---- what it is -------------------------------------------------------------------------- */
 
 static stint_code look_around(stint_attempt *a, struct bench *b)
 {
@@ -126,7 +127,7 @@ static void a_worker_may_have_no_timeout(void **state)
     bench_close(&b);
 }
 
-/* ---- how it ends --------------------------------------------------------------------------------- */
+/* ---- how it ends ------------------------------------------------------------------------- */
 
 static stint_code complete_twice(stint_attempt *a, struct bench *b)
 {
@@ -190,8 +191,9 @@ static void a_result_above_the_limit_fails_the_job(void **state)
     (void)state;
     run_once(&b, complete_too_large);
     CHECK_MEMBER(&b.k, b.job.id, "state", "\"failed\"");
-    CHECK_MEMBER(&b.k, b.job.id, "error",
-                 "{\"kind\":\"result_too_large\",\"message\":\"the result is larger than 10 MiB\"}");
+    CHECK_MEMBER(
+        &b.k, b.job.id, "error",
+        "{\"kind\":\"result_too_large\",\"message\":\"the result is larger than 10 MiB\"}");
     bench_close(&b);
 }
 
@@ -212,8 +214,9 @@ static void a_returned_code_is_a_failure_to_be_tried_again(void **state)
     CHECK_MEMBER(&b.k, b.job.id, "state", "\"retrying\"");
     CHECK_MEMBER(&b.k, b.job.id, "attempt", "1");
     CHECK_MEMBER(&b.k, b.job.id, "result", "null");
-    CHECK_MEMBER(&b.k, b.job.id, "error",
-                 "{\"kind\":\"app_error\",\"message\":\"the handler returned ENOMEM: out of memory\"}");
+    CHECK_MEMBER(
+        &b.k, b.job.id, "error",
+        "{\"kind\":\"app_error\",\"message\":\"the handler returned ENOMEM: out of memory\"}");
     bench_close(&b);
 }
 
@@ -253,7 +256,8 @@ static void a_permanent_failure_is_not_tried_again(void **state)
     run_once(&b, give_up);
     assert_int_equal(atomic_load(&b.runs), 1);
     CHECK_MEMBER(&b.k, b.job.id, "state", "\"failed\"");
-    CHECK_MEMBER(&b.k, b.job.id, "error", "{\"kind\":\"permanent\",\"message\":\"no such customer\"}");
+    CHECK_MEMBER(&b.k, b.job.id, "error",
+                 "{\"kind\":\"permanent\",\"message\":\"no such customer\"}");
     bench_close(&b);
 }
 
@@ -334,7 +338,7 @@ static void a_type_may_have_its_own_retry_policy(void **state)
     bench_close(&b);
 }
 
-/* ---- while it runs -------------------------------------------------------------------------------------- */
+/* ---- while it runs ----------------------------------------------------------------------- */
 
 static stint_code report_and_hold(stint_attempt *a, struct bench *b)
 {
@@ -455,7 +459,7 @@ static void the_log_goes_where_the_host_wants_it(void **state)
     bench_close(&b);
 }
 
-/* ---- being told to stop --------------------------------------------------------------------------------- */
+/* ---- being told to stop ------------------------------------------------------------------ */
 
 /* Sleeps on the descriptor alone. */
 static stint_code wait_for_abort(stint_attempt *a, struct bench *b)
@@ -660,7 +664,8 @@ static void a_handler_past_its_timeout_is_told_and_its_job_tried_again(void **st
     OK(stint_worker_start(b.w, NULL));
     check_aborted(&b, "timeout");
     UNTIL(kit_is(&b.k, b.job.id, "state", "\"retrying\""));
-    CHECK_MEMBER(&b.k, b.job.id, "error", "{\"kind\":\"timeout\",\"message\":\"it did not end within its timeout\"}");
+    CHECK_MEMBER(&b.k, b.job.id, "error",
+                 "{\"kind\":\"timeout\",\"message\":\"it did not end within its timeout\"}");
     kit_stop(b.w);
     bench_close(&b);
 }

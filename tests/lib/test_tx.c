@@ -89,7 +89,8 @@ static void on_event(void *arg, const stint_event *e)
 
     if (e->kind == STINT_EVENT_ATTEMPT_COMPLETED)
         atomic_fetch_add(&b->completed, 1);
-    if (e->kind == STINT_EVENT_ATTEMPT_ALREADY_COMPLETED || e->kind == STINT_EVENT_ATTEMPT_TAKEN_BY_ANOTHER_WORKER)
+    if (e->kind == STINT_EVENT_ATTEMPT_ALREADY_COMPLETED ||
+        e->kind == STINT_EVENT_ATTEMPT_TAKEN_BY_ANOTHER_WORKER)
         atomic_fetch_add(&b->lost, 1);
     if (e->kind == STINT_EVENT_ATTEMPT_LEASE_RENEWED)
         atomic_fetch_add(&b->renewed, 1);
@@ -120,15 +121,16 @@ static void bank_close(struct bank *b)
     kit_close(&b->k);
 }
 
-/* ---- in the transaction ------------------------------------------------------------------------------- */
+/* ---- in the transaction ------------------------------------------------------------------ */
 
 static stint_code pay(stint_attempt *a, stint_tx *tx, void *arg)
 {
     sqlite3_stmt *st;
 
     (void)arg;
-    assert_int_equal(sqlite3_prepare_v2(stint_sqlite_tx(tx), "INSERT INTO ledger VALUES (?1, 5)", -1, &st, NULL),
-                     SQLITE_OK);
+    assert_int_equal(
+        sqlite3_prepare_v2(stint_sqlite_tx(tx), "INSERT INTO ledger VALUES (?1, 5)", -1, &st, NULL),
+        SQLITE_OK);
     sqlite3_bind_text(st, 1, stint_attempt_id(a), -1, SQLITE_STATIC);
     assert_int_equal(sqlite3_step(st), SQLITE_DONE);
     sqlite3_finalize(st);
@@ -181,7 +183,7 @@ static stint_code pay_and_follow(stint_attempt *a, stint_tx *tx, void *arg)
     return arg ? *(stint_code *)arg : STINT_OK;
 }
 
-/* ---- finish -------------------------------------------------------------------------------------------- */
+/* ---- finish ------------------------------------------------------------------------------ */
 
 static stint_code finish(stint_attempt *a, struct bank *b)
 {
@@ -230,7 +232,8 @@ static void a_failure_and_a_snooze_can_be_committed_too(void **state)
     finish_once(&b, pay_and_fail);
     assert_int_equal(ledger(&b), 1);
     CHECK_MEMBER(&b.k, b.job.id, "state", "\"failed\"");
-    CHECK_MEMBER(&b.k, b.job.id, "error", "{\"kind\":\"permanent\",\"message\":\"booked as failed\"}");
+    CHECK_MEMBER(&b.k, b.job.id, "error",
+                 "{\"kind\":\"permanent\",\"message\":\"booked as failed\"}");
     bank_close(&b);
     finish_once(&b, pay_and_snooze);
     assert_int_equal(ledger(&b), 1);
@@ -258,7 +261,8 @@ static void a_function_that_fails_takes_everything_back(void **state)
     assert_int_equal(b.answer, STINT_ESTATE);
     assert_int_equal(ledger(&b), 0);
     CHECK_MEMBER(&b.k, b.job.id, "state", "\"failed\"");
-    CHECK_MEMBER(&b.k, b.job.id, "error", "{\"kind\":\"permanent\",\"message\":\"changed its mind\"}");
+    CHECK_MEMBER(&b.k, b.job.id, "error",
+                 "{\"kind\":\"permanent\",\"message\":\"changed its mind\"}");
     bank_close(&b);
 }
 
@@ -399,7 +403,8 @@ static void a_result_that_cannot_be_kept_takes_everything_back(void **state)
     OK(st_store_get(b.k.store, 0, st_slice_cstr(b.job.id), &info, NULL));
     assert_int_equal(info.state, ST_FAILED);
     assert_int_equal(info.n_attempts, 1);
-    assert_true(st_slice_is(ST_SLICE(info.attempts[0].log_tail, info.attempts[0].log_tail_len), "one\ntwo\n"));
+    assert_true(st_slice_is(ST_SLICE(info.attempts[0].log_tail, info.attempts[0].log_tail_len),
+                            "one\ntwo\n"));
     st_job_info_clear(&info);
     bank_close(&b);
 }
@@ -423,7 +428,8 @@ static void the_log_is_committed_with_the_outcome(void **state)
     OK(stint_worker_run(b.w, NULL));
     OK(st_store_get(b.k.store, 0, st_slice_cstr(b.job.id), &info, NULL));
     assert_int_equal(info.n_attempts, 1);
-    assert_true(st_slice_is(ST_SLICE(info.attempts[0].log_tail, info.attempts[0].log_tail_len), "one\ntwo\n"));
+    assert_true(st_slice_is(ST_SLICE(info.attempts[0].log_tail, info.attempts[0].log_tail_len),
+                            "one\ntwo\n"));
     st_job_info_clear(&info);
     bank_close(&b);
 }
@@ -477,12 +483,13 @@ static void an_attempt_that_has_ended_its_job_is_not_taken_for_a_loser(void **st
     bank_close(&b);
 }
 
-/* ---- prepare ------------------------------------------------------------------------------------------------ */
+/* ---- prepare ----------------------------------------------------------------------------- */
 
 static stint_code in_two_stages(stint_attempt *a, struct bank *b)
 {
     OK(stint_attempt_prepare(a, STINT_STAGED, pay, NULL, &b->err));
-    assert_int_equal(rows(b, "SELECT count(*) FROM ledger"), 1); /* seen by others while the work goes on */
+    assert_int_equal(rows(b, "SELECT count(*) FROM ledger"),
+                     1); /* seen by others while the work goes on */
     return stint_attempt_finish_with(a, pay_and_complete, NULL, &b->err);
 }
 
@@ -546,7 +553,7 @@ static void an_atomic_attempt_is_refused_naming_the_store(void **state)
     bank_close(&b);
 }
 
-/* ---- following jobs ------------------------------------------------------------------------------------------- */
+/* ---- following jobs ---------------------------------------------------------------------- */
 
 static stint_code follow_up(stint_attempt *a, struct bank *b)
 {
@@ -571,7 +578,7 @@ static void a_following_job_exists_if_the_outcome_does(void **state)
     bank_close(&b);
 }
 
-/* ---- many at once -------------------------------------------------------------------------------------------------- */
+/* ---- many at once ------------------------------------------------------------------------ */
 
 static stint_code pay_quickly(stint_attempt *a, void *arg)
 {
@@ -610,7 +617,7 @@ static void many_slots_finish_in_transactions_beside_others_that_do_not(void **s
     bank_close(&b);
 }
 
-/* ---- no answer to the commit ------------------------------------------------------------------------------------------ */
+/* ---- no answer to the commit ------------------------------------------------------------- */
 
 /* The store's answer to the first call of a handler's transaction is lost. */
 static void run_with_fault(struct bank *b, enum st_fault how)
@@ -652,7 +659,7 @@ static void a_transaction_that_did_not_begin_has_changed_nothing(void **state)
     bank_close(&b);
 }
 
-/* ---- an application's own transaction ------------------------------------------------------------------------------------ */
+/* ---- an application's own transaction ---------------------------------------------------- */
 
 static stint_job mail(const char *id)
 {

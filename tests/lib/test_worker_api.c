@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_worker_api.c - a worker in this process: made, run in each of the three ways, stopped from anywhere.
+ * test_worker_api.c - a worker in this process: made, run in each of the three ways, stopped from
+ * anywhere.
  */
 #include <poll.h>
 #include <signal.h>
@@ -199,7 +200,7 @@ static void people_see_the_worker_under_its_id_and_name(void **state)
     kit_close(&k);
 }
 
-/* ---- start and stop from anywhere ------------------------------------------------------------- */
+/* ---- start and stop from anywhere -------------------------------------------------------- */
 
 static void *stop_it(void *arg)
 {
@@ -360,9 +361,10 @@ static void it_runs_one_way_at_a_time(void **state)
     kit_close(&k);
 }
 
-/* ---- the host's own loop --------------------------------------------------------------------------- */
+/* ---- the host's own loop ----------------------------------------------------------------- */
 
-/* The host waits on nothing but the descriptor; the delayed job comes by a timer of the worker's. */
+/* The host waits on nothing but the descriptor; the delayed job comes by a timer of the worker's.
+ */
 static void a_hosts_own_loop_can_drive_it(void **state)
 {
     stint_worker_options opt = STINT_WORKER_OPTIONS_INIT;
@@ -427,7 +429,7 @@ static void the_descriptor_tells_of_timers_too(void **state)
     kit_close(&k);
 }
 
-/* ---- what is refused --------------------------------------------------------------------------------- */
+/* ---- what is refused --------------------------------------------------------------------- */
 
 static void check_refused(struct kit *k, const stint_worker_options *opt, const char *word)
 {
