@@ -7,13 +7,15 @@
 #ifndef TESTS_LIB_KIT_H
 #define TESTS_LIB_KIT_H
 
-#include <cmocka.h>
-#include <ftw.h>
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stddef.h>
+
+#include <cmocka.h>
+
+#include <ftw.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
