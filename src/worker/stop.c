@@ -115,6 +115,8 @@ void stop_step(struct st_worker *w)
             st_courier_stop(w->courier, w->stops_seen > 1 ? FLUSH_TIME_HURRY : FLUSH_TIME);
         }
     }
-    if ((w->phase == FLUSHING || w->phase == OPENING) && st_courier_ended(w->courier))
+    if ((w->phase == FLUSHING || w->phase == OPENING) && st_courier_ended(w->courier)) {
+        worker_hear_courier(w); /* its last words */
         end_threads(w);
+    }
 }

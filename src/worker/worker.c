@@ -72,12 +72,13 @@ static void maintain_options(struct st_worker *w, struct st_maintain_options *o)
     o->observer = &w->observer;
 }
 
-/* The store is there and the id is ours: from now on we may be seen. */
+/* The store is there and the id is ours: from now on we may be seen.  Told to stop meanwhile, a worker with an id of
+ * its own has a row all the same, which the maintainer takes away at the end. */
 static void on_opened(struct st_worker *w)
 {
     struct st_maintain_options mo;
 
-    if (w->phase != OPENING)
+    if (w->phase != OPENING && !w->settings->worker_id)
         return;
     maintain_options(w, &mo);
     if (st_maintainer_new(&w->opener, &mo, &w->wake, &w->maintainer, &w->error) != STINT_OK) {
@@ -85,12 +86,14 @@ static void on_opened(struct st_worker *w)
         atomic_fetch_add(&w->stops, 1);
         return;
     }
+    if (w->phase != OPENING)
+        return;
     w->phase = WORKING;
     w->begun = true;
     st_observe_worker(&w->observer, STINT_EVENT_WORKER_STARTED, NULL);
 }
 
-static void hear_courier(struct st_worker *w)
+void worker_hear_courier(struct st_worker *w)
 {
     struct st_courier_news news;
 
@@ -143,7 +146,7 @@ static void on_wake(uv_async_t *a)
     if (w->phase == CLOSING)
         return;
     slots_collect(w);
-    hear_courier(w);
+    worker_hear_courier(w);
     st_lessor_take(w->lessor, &news);
     beat_on_news(w, &news);
     hear_hinter(w);

@@ -169,5 +169,6 @@ void stop_on_deadline(uv_timer_t *t);
 /* worker.c */
 void worker_advance(struct st_worker *w);
 void worker_send_out(struct st_worker *w);
+void worker_hear_courier(struct st_worker *w);
 
 #endif

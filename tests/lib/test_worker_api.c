@@ -259,6 +259,32 @@ static void a_stop_that_comes_first_is_not_lost(void **state)
     kit_close(&k);
 }
 
+/* With an id of its own it has a row before it works. */
+static void a_worker_that_is_stopped_at_its_start_leaves_no_row(void **state)
+{
+    stint_worker_options opt = STINT_WORKER_OPTIONS_INIT;
+    struct st_worker_info *list = NULL;
+    atomic_int ran = 0;
+    struct kit k;
+    stint_worker *w;
+    size_t n = 0;
+
+    (void)state;
+    kit_open(&k);
+    opt.id = "w1";
+    w = kit_worker(&k, &opt);
+    kit_handle(w, "t", count, &ran);
+    for (int i = 0; i < 10; i++) {
+        stint_worker_stop(w);
+        OK(stint_worker_run(w, NULL));
+        OK(st_store_worker_list(k.store, &list, &n, NULL));
+        free(list);
+        assert_int_equal(n, 0);
+    }
+    stint_worker_free(w);
+    kit_close(&k);
+}
+
 static stint_code stop_from_inside(stint_attempt *a, void *arg)
 {
     (void)a;
@@ -569,6 +595,7 @@ int main(void)
         cmocka_unit_test(people_see_the_worker_under_its_id_and_name),
         cmocka_unit_test(it_can_be_started_and_stopped_from_any_thread_many_times),
         cmocka_unit_test(a_stop_that_comes_first_is_not_lost),
+        cmocka_unit_test(a_worker_that_is_stopped_at_its_start_leaves_no_row),
         cmocka_unit_test(a_handler_may_stop_its_worker),
         cmocka_unit_test(a_signal_handler_may_stop_it),
         cmocka_unit_test(freeing_a_running_worker_stops_it_and_gives_its_attempt_back),
