@@ -31,6 +31,7 @@
 
 #define MINDER_FD     3
 #define CLOSE_WAIT_MS 10000 /* for a minder that does not end, before we leave it behind */
+#define SILENCE_MS    2000  /* after a kill, before we look whether the minder is stopped */
 #define MINDERS_MAX   64
 
 extern char **environ;
@@ -185,6 +186,36 @@ stint_code st_link_spawn(struct st_link *l, uint64_t tag, unsigned flags, const 
              : STINT_OK;
 }
 
+/* Is it stopped, by a job that means ill or by somebody who does not know better? */
+static bool is_stopped(pid_t pid)
+{
+    char path[64], text[512], *end;
+    ssize_t n;
+    int fd;
+
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+    if (fd >= 0)
+        close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    end = strrchr(text, ')');
+    return end && (end[2] == 'T' || end[2] == 't');
+}
+
+/* Something was to be killed a while ago and nothing was heard since.  A minder that is stopped will never do it: without it
+ * the kernel and we will. */
+static void on_silence(uv_timer_t *timer)
+{
+    struct st_link *l = timer->data;
+
+    if (!is_stopped(l->pid))
+        return;
+    st_log(ST_LOG_ERROR, "minder.stopped", ST_FI("pid", l->pid));
+    kill(l->pid, SIGKILL);
+    uv_timer_stop(timer);
+}
+
 void st_link_signal(struct st_link *l, uint64_t tag, int sig)
 {
     struct packet *p = calloc(1, sizeof(*p));
@@ -195,6 +226,8 @@ void st_link_signal(struct st_link *l, uint64_t tag, int sig)
     }
     p->msg = (struct st_minder_msg){.op = ST_MD_SIGNAL, .tag = tag, .sig = sig};
     packet_put(l, p);
+    if (sig == SIGKILL && l->state == LINK_OPEN && !uv_is_active((uv_handle_t *)&l->patience))
+        uv_timer_start(&l->patience, on_silence, SILENCE_MS, SILENCE_MS);
 }
 
 /* ---- receiving ------------------------------------------------------------------- */
@@ -205,6 +238,7 @@ static void lost(struct st_link *l)
         return;
     l->state = LINK_LOST;
     uv_poll_stop(&l->sock_poll);
+    uv_timer_stop(&l->patience);
     minders_swap(l->pid, 0);
     queue_drop(l);
     st_log(ST_LOG_ERROR, "minder.lost", ST_FI("pid", l->pid));
@@ -222,10 +256,12 @@ void st_link_check(struct st_link *l)
             continue;
         if (n < 0 && errno == EAGAIN)
             return;
-        if (n == (ssize_t)sizeof(msg))
+        if (n == (ssize_t)sizeof(msg)) {
+            uv_timer_stop(&l->patience); /* it lives */
             l->calls.heard(l->calls.arg, &msg);
-        else
+        } else {
             lost(l);
+        }
     }
 }
 
@@ -277,6 +313,10 @@ static void on_patience(uv_timer_t *timer)
 {
     struct st_link *l = timer->data;
 
+    if (is_stopped(l->pid)) {
+        kill(l->pid, SIGKILL);
+        return; /* on_ended follows */
+    }
     st_log(ST_LOG_WARN, "minder.left", ST_FI("pid", l->pid));
     close_handles(l);
 }

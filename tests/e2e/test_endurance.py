@@ -105,3 +105,16 @@ def test_a_signal_during_the_start_is_heeded(stint, number):
         code = process.wait(30)
         assert code in (0, -number), code  # -number: before main had begun
         assert not alive(process.pid)
+
+
+def test_a_minder_that_was_stopped_does_not_keep_a_job_running(stint):
+    """A job may stop its parent: its timeout holds all the same, and the worker goes on with a new minder."""
+    stint.config({"t": {**stint.sh("kill -STOP $PPID; sleep 600"), "timeout": "1s", "grace": "200ms",
+                        "retry": {"max_attempts": 1}}, "u": stint.sh("echo 1")})
+    bad = stint.enqueue("t")
+    with stint.worker() as worker:
+        job = stint.until_state(bad, "failed")
+        assert job["error"]["kind"] in ("timeout", "child_crashed"), job["error"]
+        worker.said("minder.stopped")
+        assert stint.until_state(stint.enqueue("u"), "succeeded")["result"] == 1
+        worker.stop()
