@@ -15,7 +15,7 @@
  *
  * Invariants:
  *   (1) over is called once, then freed once, from the loop, when all handles are closed;
- *   (2) bytes from n_sent on were never given to the kernel.
+ *   (2) what st_child_seen() does not count was never read by the child.
  *
  * Thread: the loop's.
  */
@@ -27,6 +27,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -81,6 +82,38 @@ static void pipe_close(uv_pipe_t *pipe, bool *open)
     *open = false;
 }
 
+/* Our end of stdin. */
+static void in_close(struct st_child *c)
+{
+    pipe_close(&c->in, &c->in_open);
+    if (c->ear_open) {
+        uv_poll_stop(&c->ear);
+        close(c->ear_fd);
+        uv_close((uv_handle_t *)&c->ear, on_closed);
+    }
+    c->ear_open = false;
+}
+
+/* Nobody reads stdin any more: what is in the pipe will never be read. */
+static void in_count(struct st_child *c)
+{
+    uint64_t taken = c->n_sent;
+    uv_os_fd_t fd;
+    int left = 0;
+
+    if (!c->in_open || uv_fileno((uv_handle_t *)&c->in, &fd) || ioctl(fd, FIONREAD, &left))
+        return;
+    if (c->writing)
+        taken += c->sending.len - uv_stream_get_write_queue_size((uv_stream_t *)&c->in);
+    if (left >= 0 && (uint64_t)left <= taken)
+        c->n_seen = taken - (uint64_t)left;
+}
+
+uint64_t st_child_seen(const struct st_child *c)
+{
+    return c->n_seen != UINT64_MAX ? c->n_seen : c->n_sent;
+}
+
 static void timer_set(struct st_child *c, int64_t after_us)
 {
     c->deadline_us = st_clock_mono_us() + after_us;
@@ -108,7 +141,7 @@ static void child_done(struct st_child *c)
     if (c->next)
         c->next->prev = c->prev;
     st_exec_clean(c);
-    pipe_close(&c->in, &c->in_open);
+    in_close(c);
     pipe_close(&c->out, &c->out_open);
     pipe_close(&c->errs, &c->errs_open);
     uv_close((uv_handle_t *)&c->timer, on_closed);
@@ -127,7 +160,7 @@ static void child_gone(struct st_child *c)
     if (c->state >= ST_CHILD_DRAINING)
         return;
     child_set(c, ST_CHILD_DRAINING);
-    pipe_close(&c->in, &c->in_open);
+    in_close(c);
     timer_set(c, c->grace_us + EOF_EXTRA_US);
     child_check(c);
 }
@@ -176,7 +209,7 @@ void st_child_kill(struct st_child *c)
     child_set(c, ST_CHILD_KILLING);
     c->stopped = c->stopped || !c->reaped;
     uv_timer_stop(&c->timer);
-    pipe_close(&c->in, &c->in_open);
+    in_close(c);
     if (c->link)
         st_link_signal(c->link, c->tag, SIGKILL);
 }
@@ -191,7 +224,7 @@ void st_child_stop(struct st_child *c)
     }
     child_set(c, ST_CHILD_STOPPING);
     c->stopped = !c->reaped;
-    pipe_close(&c->in, &c->in_open);
+    in_close(c);
     if (c->link)
         st_link_signal(c->link, c->tag, SIGTERM);
     timer_set(c, c->grace_us);
@@ -254,7 +287,8 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 
 static void in_deaf(struct st_child *c)
 {
-    pipe_close(&c->in, &c->in_open);
+    in_count(c);
+    in_close(c);
     if (c->ops->deaf)
         c->ops->deaf(c);
 }
@@ -272,6 +306,13 @@ static void on_sent(uv_write_t *req, int status)
         in_deaf(c);
     else
         st_child_flush(c);
+}
+
+/* The other end of a pipe is closed: that is an error, and the only thing that is watched for. */
+static void on_ear(uv_poll_t *ear, int status, int events)
+{
+    (void)status, (void)events;
+    in_deaf(ear->data);
 }
 
 /* Takes what was gathered. */
@@ -323,7 +364,7 @@ void st_child_flush(struct st_child *c)
         st_buf_reset(&c->sending);
     }
     if (c->close_in)
-        pipe_close(&c->in, &c->in_open);
+        in_close(c);
 }
 
 struct st_buf *st_child_put(struct st_child *c)
@@ -350,7 +391,7 @@ static void on_once_sent(uv_write_t *req, int status)
     struct st_child *c = req->data;
 
     (void)status; /* a command that does not want its input has its reasons */
-    pipe_close(&c->in, &c->in_open);
+    in_close(c);
 }
 
 /* ---- what the minder says -------------------------------------------------------- */
@@ -368,6 +409,7 @@ void st_child_heard(struct st_child *c, const struct st_minder_msg *msg)
         break;
     case ST_MD_EXITED:
         c->reaped = true;
+        in_count(c);
         uv_timer_stop(&c->timer);
         c->status = msg->status;
         c->flags |= msg->flags;
@@ -390,7 +432,7 @@ void st_child_minder_died(struct st_child *c, const struct st_lost *lost)
     c->link = NULL;
     c->lost = lost;
     c->minder_died = c->minder_died || !c->reaped;
-    pipe_close(&c->in, &c->in_open);
+    in_close(c);
     uv_timer_stop(&c->timer);
 }
 
@@ -404,7 +446,8 @@ void st_child_swept(struct st_child *c)
 void st_child_init(struct st_child *c, struct st_exec *x, const struct st_child_ops *ops,
                    int64_t grace_us)
 {
-    *c = (struct st_child){.ops = ops, .x = x, .tag = ++x->last_tag, .grace_us = grace_us};
+    *c = (struct st_child){.ops = ops, .x = x, .tag = ++x->last_tag, .grace_us = grace_us,
+                           .n_seen = UINT64_MAX};
     st_buf_init(&c->sending, PUT_MAX);
     st_buf_init(&c->put, PUT_MAX);
     uv_timer_init(x->loop, &c->timer);
@@ -450,6 +493,26 @@ static int in_open(struct st_child *c, int *fd)
     return rc;
 }
 
+static int ear_open(struct st_child *c)
+{
+    uv_os_fd_t fd;
+    int rc = uv_fileno((uv_handle_t *)&c->in, &fd);
+
+    if (rc || !c->ops->deaf)
+        return rc;
+    c->ear_fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    if (c->ear_fd < 0)
+        return -errno;
+    if ((rc = uv_poll_init(c->x->loop, &c->ear, c->ear_fd))) {
+        close(c->ear_fd);
+        return rc;
+    }
+    c->ear.data = c;
+    c->ear_open = true;
+    c->open_handles++;
+    return uv_poll_start(&c->ear, UV_DISCONNECT, on_ear);
+}
+
 /* Most payloads fit into the pipe at once; the rest is written as the command reads. */
 static int in_once(struct st_child *c, struct st_slice left, int *fd)
 {
@@ -484,6 +547,8 @@ static stint_code handles_open(struct st_child *c, struct st_ends *e, enum st_st
         rc = in_once(c, input, &e->own[0]);
     else if (kind == ST_STDIN_OPEN)
         rc = in_open(c, &e->own[0]);
+    if (!rc && kind == ST_STDIN_OPEN)
+        rc = ear_open(c);
     if (!rc)
         rc = pipe_read(c, &c->out, &c->out_open, &e->own[1]);
     if (!rc)

@@ -70,11 +70,15 @@ struct st_child {
     bool in_open, out_open, errs_open; /* initialised and not closed */
 
     /* stdin, where it stays open */
+    uv_poll_t ear; /* tells when nobody reads it any more; on a descriptor of its own */
+    int ear_fd;
+    bool ear_open;
     uv_write_t write;
     bool writing;               /* `sending` is on its way */
     bool close_in;              /* when all is sent */
     struct st_buf sending, put; /* put: gathered since the last flush */
     uint64_t n_put, n_sent;     /* bytes so far; the kernel may have taken n_sent of them */
+    uint64_t n_seen;            /* of those it has read so many; UINT64_MAX = not known */
     bool dirty;                 /* in the executor's list of those to be flushed */
     struct st_child *dirty_next;
 };
@@ -104,6 +108,8 @@ struct st_buf *st_child_put(struct st_child *c); /* append to it ... */
 void st_child_wrote(struct st_child *c, size_t before); /* ... where its length was that */
 void st_child_flush(struct st_child *c);
 void st_child_close_in(struct st_child *c); /* when all is sent */
+/* How many of those bytes it may have read, when it is over: the others it has not. */
+uint64_t st_child_seen(const struct st_child *c);
 
 /* Close stdin, TERM to the tree, grace, KILL, sweep. */
 void st_child_stop(struct st_child *c);

@@ -11,7 +11,7 @@
  *
  * Invariants:
  *   (1) of one id at most one request is in flight in one child, so that an answer has one owner;
- *   (2) what has not been written when it ends goes back to those that wait.
+ *   (2) what it has not read when it ends goes back to those that wait.
  *
  * Thread: the loop's.
  */
@@ -205,7 +205,7 @@ static void on_silent(struct st_child *c)
         return;
     m->silent = true;
     member_set(m, ST_MEMBER_LEAVING);
-    dismiss(m);
+    st_child_after(c, c->grace_us);
 }
 
 /* It may still answer what it has read. */
@@ -532,11 +532,13 @@ static void fill_ended(const struct st_member *m, const struct st_request *r, co
     }
 }
 
-static void give_back_unsent(struct st_member *m)
+static void give_back_unread(struct st_member *m)
 {
+    uint64_t seen = st_child_seen(&m->child);
+
     for (struct st_request *r = m->flight.last, *prev; r; r = prev) {
         prev = r->prev;
-        if (r->at < m->child.n_sent || r->why != ST_WHY_NONE)
+        if (r->at < seen || r->why != ST_WHY_NONE)
             continue;
         st_request_no_limit(r);
         flight_remove(m, r);
@@ -555,6 +557,7 @@ static void on_over(struct st_child *c)
     *m->prev = m->next;
     if (m->next)
         m->next->prev = m->prev;
+    give_back_unread(m);
     if (c->stage == ST_STAGE_CAPS) {
         struct st_ran ran = ST_RAN_INIT;
 
@@ -567,7 +570,6 @@ static void on_over(struct st_child *c)
                ST_F("error", reason ? reason : ""));
         st_crew_crashed(crew, reason ? reason : "");
     }
-    give_back_unsent(m);
     member_set(m, ST_MEMBER_LEAVING);
     while (m->flight.first) {
         struct st_request *r = m->flight.first;
