@@ -24,8 +24,10 @@
 
 #define SLOW_LOOK_US  ST_SEC
 #define LOOK_FIRST_US 100
-#define LOOK_MOST_US  (10 * ST_MS)
+#define LOOK_CLOSE_US (2 * ST_MS) /* a sync usually takes less */
+#define LOOK_MOST_US  (100 * ST_MS)
 #define LOOK_TOTAL_US ST_SEC
+#define LOOK_AFTER_US (20 * ST_MS) /* once a commit was seen: for another that came along with it */
 
 void st_sq_interrupt(struct st_store *store)
 {
@@ -115,7 +117,9 @@ static int64_t nap(const struct st_sq *s, int64_t now, int64_t *step)
         *step = LOOK_FIRST_US;
         return SLOW_LOOK_US;
     }
-    *step = us * 3 / 2 < LOOK_MOST_US ? us * 3 / 2 : LOOK_MOST_US;
+    *step = us < LOOK_CLOSE_US ? us * 3 / 2 : us * 2;
+    if (*step > LOOK_MOST_US)
+        *step = LOOK_MOST_US;
     return us;
 }
 
@@ -132,6 +136,8 @@ static stint_code wait_in(struct st_sq *s, struct st_sq_conn *c, int64_t until, 
         if (look(s, c, woken, err))
             return err->code;
         now = st_clock_mono_us();
+        if (*woken && s->look_until_us > now + LOOK_AFTER_US)
+            s->look_until_us = now + LOOK_AFTER_US;
         if (*woken || now >= until)
             return STINT_OK;
         us = nap(s, now, &step);
