@@ -47,6 +47,35 @@ static void success_brings_its_result(void **state)
     st_done_free(d);
 }
 
+static void a_snoozed_attempt_is_given_back_for_later(void **state)
+{
+    struct st_done *d = done_new(3, 3);
+    struct st_finish f;
+
+    (void)state;
+    d->ran.advice = ST_SNOOZE;
+    d->ran.retry_after_us = 7;
+    assert_true(st_done_decide(d, 0.5, 0, &f));
+    assert_int_equal(f.outcome, ST_OUT_RELEASED); /* though its budget is used up */
+    assert_int_equal(f.delay_us, 7);
+    assert_int_equal(f.kind, ST_KIND_NONE);
+    st_done_free(d);
+}
+
+static void a_handler_past_its_timeout_has_failed_whatever_it_says(void **state)
+{
+    struct st_done *d = done_new(1, 3);
+    struct st_finish f;
+
+    (void)state;
+    d->ran.ok = true;
+    d->ran.aborted = ST_ABORT_TIMEOUT;
+    assert_true(st_done_decide(d, 0.5, 0, &f));
+    assert_int_equal(f.outcome, ST_OUT_RETRY);
+    assert_int_equal(f.kind, ST_KIND_TIMEOUT);
+    st_done_free(d);
+}
+
 static void failure_with_budget_left_is_retried_after_the_policys_delay(void **state)
 {
     struct st_done *d = done_new(2, 3);
@@ -224,6 +253,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(success_brings_its_result),
+        cmocka_unit_test(a_snoozed_attempt_is_given_back_for_later),
+        cmocka_unit_test(a_handler_past_its_timeout_has_failed_whatever_it_says),
         cmocka_unit_test(failure_with_budget_left_is_retried_after_the_policys_delay),
         cmocka_unit_test(failure_may_ask_for_its_own_delay),
         cmocka_unit_test(the_last_attempt_fails_the_job),
