@@ -109,7 +109,7 @@ def test_a_signal_during_the_start_is_heeded(stint, number):
 
 def test_a_minder_that_was_stopped_does_not_keep_a_job_running(stint):
     """A job may stop its parent: its timeout holds all the same, and the worker goes on with a new minder."""
-    stint.config({"t": {**stint.sh("kill -STOP $PPID; sleep 600"), "timeout": "1s", "grace": "200ms",
+    stint.config({"t": {**stint.sh("kill -STOP $PPID; sleep 600"), "timeout": "5s", "grace": "200ms",
                         "retry": {"max_attempts": 1}}, "u": stint.sh("echo 1")})
     bad = stint.enqueue("t")
     with stint.worker() as worker:
