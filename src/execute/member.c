@@ -270,10 +270,10 @@ static bool is_spent(struct st_member *m)
     return rss_of(m->child.pid) > rec->rss;
 }
 
-/* Between requests. */
+/* Between requests; each child has at least one. */
 static void check_age(struct st_member *m)
 {
-    if (m->state == ST_MEMBER_READY && is_spent(m))
+    if (m->state == ST_MEMBER_READY && m->n_given > 0 && is_spent(m))
         st_member_retire(m);
     else if (m->state == ST_MEMBER_RETIRING && m->flight.n == 0)
         dismiss(m);
