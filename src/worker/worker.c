@@ -31,10 +31,12 @@ void worker_send_out(struct st_worker *w)
     w->n_out = 0;
 }
 
+/* What the courier is to do comes first, so that it is under way while the slots are filled. */
 static void step(struct st_worker *w)
 {
-    slots_fill(w);
     feed(w);
+    worker_send_out(w);
+    slots_fill(w);
     worker_send_out(w);
     stop_step(w);
 }
