@@ -21,13 +21,23 @@ extern const struct st_limits st_limits_default;
 enum st_payload_by { ST_PAYLOAD_STDIN, ST_PAYLOAD_FILE, ST_PAYLOAD_ARGUMENT };
 enum st_mode { ST_MODE_ONESHOT, ST_MODE_ONESHOT_LINES, ST_MODE_RESIDENT };
 
-/* Limits on what a command may use; 0 = none.  The number of processes needs a cgroup or an unprivileged user. */
+/* Limits on what a command may use; 0 = none.  Of each of its processes, unless it says otherwise:
+ *
+ *   cpu_us     CPU time, in whole seconds: SIGXCPU, a second later SIGKILL.  A resident child has it
+ *              per request (SIGXCPU only).
+ *   memory     of all its processes together where a cgroup can be made (memory.max); else what one
+ *              may allocate (RLIMIT_DATA, not RLIMIT_AS: address space that is only set aside, as by
+ *              Go, Java or thread stacks, does not count)
+ *   files      open descriptors
+ *   processes  all of them, threads too.  Needs a cgroup, or a worker that is not root: then by
+ *              RLIMIT_NPROC, which counts what else the user has at the start.  Where it cannot be
+ *              kept, the attempt fails (kind caps, for good).
+ *   output     bytes on stdout and stderr together; of a resident child between two answers
+ *
+ * Kinds of failure: caps, and oom for memory.  A call that a cap makes fail inside the program is
+ * the program's own affair. */
 struct st_caps {
-    int64_t cpu_us;    /* CPU time */
-    int64_t memory;    /* bytes */
-    int64_t files;     /* open files */
-    int64_t processes;
-    int64_t output;    /* bytes on stdout and stderr together */
+    int64_t cpu_us, memory, files, processes, output;
 };
 
 /* When a resident child is replaced by a fresh one; 0 = never. */
@@ -127,7 +137,8 @@ struct st_exec_options {
 
 stint_code st_exec_new(uv_loop_t *loop, const struct st_exec_options *opt, struct st_exec **out,
                        stint_error *err);
-/* HUP: new directories and limits for runs that start from now on. */
+/* HUP: new directories and limits for runs that start from now on.  Crews that were given up get a
+ * new chance; children of commands that nobody asks for any more go after a while. */
 stint_code st_exec_configure(struct st_exec *x, const struct st_exec_options *opt, stint_error *err);
 
 /* Starts the attempt.  The job must stay until done was called.  A program that cannot be started
@@ -144,12 +155,17 @@ int st_exec_room(struct st_exec *x, const struct st_command *cmd);
  * goes on.  Only children that work by lines can say it. */
 const char *st_run_progress(struct st_run *run, size_t *len);
 
-/* Stop it: close stdin, TERM to the tree, grace, KILL, sweep.  done is called when all is gone.  The first reason counts. */
+/* Stop it: close stdin, TERM to the tree, grace, KILL, sweep.  done is called when all is gone.  The
+ * first reason counts.
+ *
+ * A request of a resident child: if the child understands cancel lines, it gets one and has the
+ * grace to answer.  Else, or after that, the whole child is stopped; its other requests come back
+ * with ST_ABORT_SHUTDOWN: they are to be released, uncharged. */
 void st_exec_abort(struct st_run *run, enum st_abort why);
-/* KILL at once, whatever the grace. */
+/* KILL at once, whatever the grace; a resident child as a whole. */
 void st_exec_kill(struct st_run *run, enum st_abort why);
 
-/* No run may be going on.  closed is called from the loop when all handles are gone. */
+/* No run may be going on; idle children are stopped.  closed is called from the loop when all handles are gone. */
 void st_exec_close(struct st_exec *x, void (*closed)(void *arg), void *arg);
 
 /* The minder's main(): `stint` calls it when started with the hidden argument. */

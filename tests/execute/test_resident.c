@@ -576,6 +576,47 @@ static void work_is_spread_over_the_children(void **state)
     kit_clear(&k);
 }
 
+/* Both are up and could take more: each gets one. */
+static void the_child_with_the_least_to_do_is_next(void **state)
+{
+    struct fx *fx = *state;
+    struct kit k;
+    struct fx_job j[4];
+    char id[8];
+
+    kit_init(&k, fx, ST_MODE_RESIDENT,
+             "ready()\nfor r in reqs():\n"
+             "    mark('at' + r['task_id']); await_file(r['payload'])\n"
+             "    say(task_id=r['task_id'], result=os.getpid())\n");
+    k.cmd.processes = 2;
+    k.cmd.max_in_flight = 2;
+    for (int i = 0; i < 4; i++) { /* two places each: each child has begun one of them */
+        snprintf(id, sizeof(id), "i%d", i);
+        kit_job(&k, &j[i], id, "\"first\"");
+        kit_start(&k, &j[i]);
+    }
+    assert_int_not_equal(fx_wait_number(fx, fx_path(fx, "ati0")),
+                         fx_wait_number(fx, fx_path(fx, "ati2")));
+    fclose(fopen(fx_path(fx, "first"), "we"));
+    for (int i = 0; i < 4; i++) {
+        fx_wait(fx, &j[i]);
+        fx_job_clear(&j[i]);
+    }
+    for (int i = 0; i < 2; i++) {
+        snprintf(id, sizeof(id), "j%d", i);
+        kit_job(&k, &j[i], id, "\"second\"");
+        kit_start(&k, &j[i]);
+    }
+    assert_int_not_equal(fx_wait_number(fx, fx_path(fx, "atj0")),
+                         fx_wait_number(fx, fx_path(fx, "atj1")));
+    fclose(fopen(fx_path(fx, "second"), "we"));
+    for (int i = 0; i < 2; i++) {
+        fx_wait(fx, &j[i]);
+        fx_job_clear(&j[i]);
+    }
+    kit_clear(&k);
+}
+
 static void what_finds_no_place_waits(void **state)
 {
     struct fx *fx = *state;
@@ -660,6 +701,7 @@ int main(int argc, char **argv)
         FX_TEST(placeholders_make_no_sense_for_many_jobs),
         FX_TEST(progress_can_be_asked_for_while_it_runs),
         FX_TEST(work_is_spread_over_the_children),
+        FX_TEST(the_child_with_the_least_to_do_is_next),
         FX_TEST(what_finds_no_place_waits),
         FX_TEST(one_id_is_never_twice_in_one_child),
     };
