@@ -441,6 +441,13 @@ static void and_only_that(void **state)
     kit_clear(&other);
 }
 
+static bool was_read(void *arg)
+{
+    size_t len;
+
+    return st_run_progress(((struct fx_job *)arg)->run, &len) != NULL;
+}
+
 static void a_dead_minder_is_no_crash_of_the_child(void **state)
 {
     struct fx *fx = *state;
@@ -453,10 +460,12 @@ static void a_dead_minder_is_no_crash_of_the_child(void **state)
     fx->x->supervise.crashes = 1;
     kit_init(&k, fx, ST_MODE_RESIDENT,
              "ready()\nfor r in reqs():\n"
-             "    if not r['payload']: say(task_id=r['task_id'], result=os.getpid())\n");
+             "    if not r['payload']: say(task_id=r['task_id'], result=os.getpid())\n"
+             "    else: say(task_id=r['task_id'], progress=1)\n");
     pid = pid_of(&k);
     kit_job(&k, &j, "j", "1");
     kit_start(&k, &j);
+    fx_until(fx, was_read, &j); /* what was not read would go to the next child */
     kill(fx_minder_pid(), SIGKILL);
     fx_wait(fx, &j);
     kit_failed(&j, ST_KIND_CHILD_CRASHED, "the process that minds the commands died");
