@@ -24,7 +24,8 @@ void st_caps_fail_output(const struct st_caps *caps, struct st_ran *ran)
 bool st_caps_blame(const struct st_caps *caps, const struct st_child *c, struct st_ran *ran)
 {
     int sig = c->reaped && WIFSIGNALED(c->status) ? WTERMSIG(c->status) : 0;
-    bool cpu = caps->cpu_us > 0 && (sig == SIGXCPU || (sig == SIGKILL && c->cpu_us >= caps->cpu_us));
+    bool cpu =
+        caps->cpu_us > 0 && (sig == SIGXCPU || (sig == SIGKILL && c->cpu_us >= caps->cpu_us));
     char text[ST_DURATION_TEXT];
 
     if (c->flags & ST_MD_OOM)
@@ -34,8 +35,9 @@ bool st_caps_blame(const struct st_caps *caps, const struct st_child *c, struct 
         st_ran_fail(ran, ST_KIND_CAPS, "killed: it used more CPU time than its cap of %s",
                     st_duration_format(caps->cpu_us, text));
     else if (sig == SIGKILL && caps->memory > 0)
-        st_ran_fail(ran, ST_KIND_OOM, "killed by signal 9 (SIGKILL), having a memory cap of %lld "
-                                      "bytes: probably out of memory",
+        st_ran_fail(ran, ST_KIND_OOM,
+                    "killed by signal 9 (SIGKILL), having a memory cap of %lld bytes: probably out "
+                    "of memory",
                     (long long)caps->memory);
     else
         return false;

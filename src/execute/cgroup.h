@@ -26,7 +26,7 @@ struct st_cgroups {
 
 struct st_cgroup {
     char *dir;
-    int procs_fd; /* who writes "0" to it is in */
+    int procs_fd;      /* who writes "0" to it is in */
     bool pids, memory; /* what it caps */
     bool v2;
 };

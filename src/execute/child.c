@@ -11,7 +11,8 @@
  * reading a while after GONE.
  *
  * stdin, where it stays open: what is put is gathered and goes out with one write before the loop
- * sleeps.  What the pipe does not take at once is `sending`; meanwhile the next is gathered.
+ * sleeps; a first part goes earlier, so that the child need not wait for all.  What the pipe does
+ * not take at once is `sending`; meanwhile the next is gathered.
  *
  * Invariants:
  *   (1) over is called once, then freed once, from the loop, when all handles are closed;
@@ -37,7 +38,8 @@
 
 #define EOF_EXTRA_US ST_SEC
 #define PUT_MAX      ((size_t)1 << 31)
-#define PUT_ENOUGH   ((size_t)8192) /* goes out at once: while we gather the next, it works */
+#define PUT_EARLY    8192  /* goes out at once, so that the child works while we gather */
+#define PUT_MOST     65536 /* what a pipe takes */
 #define PUT_KEEP     ((size_t)1 << 20) /* a buffer larger than this is given back when empty */
 
 static void on_timer(uv_timer_t *timer);
@@ -47,9 +49,8 @@ static void child_check(struct st_child *c);
 static void child_set(struct st_child *c, enum st_child_state to)
 {
     static const bool legal[ST_CHILD_N][ST_CHILD_N] = {
-        [ST_CHILD_RUNNING] = {[ST_CHILD_STOPPING] = true,
-                              [ST_CHILD_KILLING] = true,
-                              [ST_CHILD_DRAINING] = true},
+        [ST_CHILD_RUNNING] =
+            {[ST_CHILD_STOPPING] = true, [ST_CHILD_KILLING] = true, [ST_CHILD_DRAINING] = true},
         [ST_CHILD_STOPPING] = {[ST_CHILD_KILLING] = true, [ST_CHILD_DRAINING] = true},
         [ST_CHILD_KILLING] = {[ST_CHILD_DRAINING] = true},
         [ST_CHILD_DRAINING] = {[ST_CHILD_DONE] = true},
@@ -274,6 +275,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
     bool is_out = stream == (uv_stream_t *)&c->out;
 
     if (n > 0) {
+        c->early = true;
         c->ops->read(c, is_out ? ST_STDOUT : ST_STDERR, buf->base, (size_t)n);
     } else if (n < 0) {
         pipe_close((uv_pipe_t *)stream, is_out ? &c->out_open : &c->errs_open);
@@ -375,8 +377,10 @@ struct st_buf *st_child_put(struct st_child *c)
 void st_child_wrote(struct st_child *c, size_t before)
 {
     c->n_put += c->put.len - before;
-    if (c->put.len >= PUT_ENOUGH)
+    if (c->put.len >= (c->early ? PUT_EARLY : PUT_MOST)) {
+        c->early = false;
         st_child_flush(c);
+    }
     st_exec_dirty(c);
 }
 
@@ -446,8 +450,8 @@ void st_child_swept(struct st_child *c)
 void st_child_init(struct st_child *c, struct st_exec *x, const struct st_child_ops *ops,
                    int64_t grace_us)
 {
-    *c = (struct st_child){.ops = ops, .x = x, .tag = ++x->last_tag, .grace_us = grace_us,
-                           .n_seen = UINT64_MAX};
+    *c = (struct st_child){
+        .ops = ops, .x = x, .tag = ++x->last_tag, .grace_us = grace_us, .n_seen = UINT64_MAX};
     st_buf_init(&c->sending, PUT_MAX);
     st_buf_init(&c->put, PUT_MAX);
     uv_timer_init(x->loop, &c->timer);

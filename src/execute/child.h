@@ -56,7 +56,7 @@ struct st_child {
     /* what is known of it */
     pid_t pid; /* 0 = not told (see st_child_start) */
     bool minder_died;
-    bool stopped; /* we asked it to end, while it still ran */
+    bool stopped;        /* we asked it to end, while it still ran */
     enum st_stage stage; /* not ST_STAGE_OK: it was not started, and err says why */
     int err;
     bool reaped; /* then: */
@@ -79,6 +79,7 @@ struct st_child {
     struct st_buf sending, put; /* put: gathered since the last flush */
     uint64_t n_put, n_sent;     /* bytes so far; the kernel may have taken n_sent of them */
     uint64_t n_seen;            /* of those it has read so many; UINT64_MAX = not known */
+    bool early;                 /* nothing has gone out early since it printed something */
     bool dirty;                 /* in the executor's list of those to be flushed */
     struct st_child *dirty_next;
 };
@@ -104,7 +105,7 @@ void st_child_after(struct st_child *c, int64_t after_us);
 void st_child_in_time(struct st_child *c); /* not any more */
 
 /* Bytes for stdin; they go out, with all that was put by then, before the loop sleeps again. */
-struct st_buf *st_child_put(struct st_child *c); /* append to it ... */
+struct st_buf *st_child_put(struct st_child *c);        /* append to it ... */
 void st_child_wrote(struct st_child *c, size_t before); /* ... where its length was that */
 void st_child_flush(struct st_child *c);
 void st_child_close_in(struct st_child *c); /* when all is sent */

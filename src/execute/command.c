@@ -425,7 +425,9 @@ static bool prepare(const struct st_command *cmd, const struct purpose *what,
     st_buf_init(&out->body, ST_MD_BODY_MAX);
     if (!cmd->argv || !cmd->argv[0] || !*cmd->argv[0]) {
         st_ran_fail(why, ST_KIND_NO_HANDLER, "the command of type %s is empty",
-                    what->job ? what->job->type : cmd->name ? cmd->name : "");
+                    what->job   ? what->job->type
+                    : cmd->name ? cmd->name
+                                : "");
         return false;
     }
     if (!check_placeholders(cmd, why) || (what->job && !check_argument(cmd, what->job, why)))

@@ -81,8 +81,7 @@ bool st_command_same(const struct st_command *a, const struct st_command *b)
            a->inherit_all == b->inherit_all && !memcmp(&a->caps, &b->caps, sizeof(a->caps)) &&
            a->startup_us == b->startup_us && a->processes == b->processes &&
            a->max_in_flight == b->max_in_flight && a->park == b->park &&
-           !memcmp(&a->recycle, &b->recycle, sizeof(a->recycle)) &&
-           text_same(a->cwd, b->cwd) && text_same(a->name, b->name) &&
-           list_same(a->argv, b->argv) && list_same(a->env, b->env) &&
-           list_same(a->inherit_env, b->inherit_env);
+           !memcmp(&a->recycle, &b->recycle, sizeof(a->recycle)) && text_same(a->cwd, b->cwd) &&
+           text_same(a->name, b->name) && list_same(a->argv, b->argv) &&
+           list_same(a->env, b->env) && list_same(a->inherit_env, b->inherit_env);
 }

@@ -23,11 +23,11 @@ enum st_mode { ST_MODE_ONESHOT, ST_MODE_ONESHOT_LINES, ST_MODE_RESIDENT };
 
 /* Limits on what a command may use; 0 = none.  Of each of its processes, unless it says otherwise:
  *
- *   cpu_us     CPU time, in whole seconds: SIGXCPU, a second later SIGKILL.  A resident child has it
- *              per request (SIGXCPU only).
- *   memory     of all its processes together where a cgroup can be made (memory.max); else what one
- *              may allocate (RLIMIT_DATA, not RLIMIT_AS: address space that is only set aside, as by
- *              Go, Java or thread stacks, does not count)
+ *   cpu_us     CPU time, in whole seconds: SIGXCPU, a second later SIGKILL.  A resident child has
+ *              it per request (SIGXCPU only).
+ *   memory     of all its processes together where a cgroup can be made (memory.max); else what
+ *              one may allocate (RLIMIT_DATA, not RLIMIT_AS: address space that is only set aside,
+ *              as by Go, Java or thread stacks, does not count)
  *   files      open descriptors
  *   processes  all of them, threads too.  Needs a cgroup, or a worker that is not root: then by
  *              RLIMIT_NPROC, which counts what else the user has at the start.  Where it cannot be
@@ -155,8 +155,8 @@ int st_exec_room(struct st_exec *x, const struct st_command *cmd);
  * goes on.  Only children that work by lines can say it. */
 const char *st_run_progress(struct st_run *run, size_t *len);
 
-/* Stop it: close stdin, TERM to the tree, grace, KILL, sweep.  done is called when all is gone.  The
- * first reason counts.
+/* Stop it: close stdin, TERM to the tree, grace, KILL, sweep.  done is called when all is gone.
+ * The first reason counts.
  *
  * A request of a resident child: if the child understands cancel lines, it gets one and has the
  * grace to answer.  Else, or after that, the whole child is stopped; its other requests come back

@@ -174,8 +174,8 @@ static int64_t seconds(struct st_slice v)
 /* A name of ours that is written with escapes; any other stays as it is. */
 static struct st_slice plain_key(struct st_slice key)
 {
-    static const char *const ours[] = {"task_id",  "result", "error",  "retry",      "progress",
-                                       "status",   "cancel", "fence",  "retry_after"};
+    static const char *const ours[] = {"task_id", "result", "error", "retry",      "progress",
+                                       "status",  "cancel", "fence", "retry_after"};
 
     for (size_t i = 0; i < sizeof(ours) / sizeof(*ours); i++)
         if (st_json_key_is(key, ours[i]))

@@ -16,10 +16,10 @@
 
 struct st_frames {
     char *p;
-    size_t cap, max;   /* max: of a line, without its newline */
-    size_t start, end; /* bytes there */
-    size_t seen;       /* no newline before here */
-    bool dropping;     /* the rest of a line that was too long */
+    size_t cap, max;    /* max: of a line, without its newline */
+    size_t start, end;  /* bytes there */
+    size_t seen;        /* no newline before here */
+    bool dropping;      /* the rest of a line that was too long */
     uint64_t n_dropped; /* lines that were too long */
 };
 

@@ -39,7 +39,7 @@ struct lines {
     void *arg;
     enum lines_state state;
     enum why why;
-    bool unheard; /* st_exec_run failed: nobody is told */
+    bool unheard;  /* st_exec_run failed: nobody is told */
     char *trouble; /* WHY_START: its own words */
 
     struct st_limits limits;
@@ -236,7 +236,8 @@ static void on_status(struct lines *l, const struct st_frame *f)
     }
 }
 
-static void on_task_line(struct lines *l, const struct st_frame *f, struct st_slice line, bool whole)
+static void on_task_line(struct lines *l, const struct st_frame *f, struct st_slice line,
+                         bool whole)
 {
     if (l->state != LINES_ASKED || l->why != WHY_NONE || !st_frame_id_is(f->task_id, l->job->id))
         return;

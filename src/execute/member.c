@@ -33,12 +33,12 @@
 #include "execute/result.h"
 #include "execute/talk.h"
 
-#define STARTUP_US    (60 * ST_SEC)
-#define AGAIN_US      ST_SEC /* after no process was to be had */
-#define PROGRESS_MAX  65536
-#define ERR_LINE_MAX  65536
-#define LOG_SHARE_MAX 8 /* with more requests in flight, what is printed cannot be said to be of one */
-#define RSS_EVERY_US  ST_SEC
+#define STARTUP_US   (60 * ST_SEC)
+#define AGAIN_US     ST_SEC /* after no process was to be had */
+#define PROGRESS_MAX 65536
+#define ERR_LINE_MAX 65536
+#define LOG_MAX      8 /* with more in flight, what is printed cannot be said to be of one */
+#define RSS_EVERY_US ST_SEC
 
 static struct st_member *of_child(const struct st_child *c)
 {
@@ -298,7 +298,7 @@ static void request_log(struct st_member *m, struct st_request *r, enum st_strea
 /* Into the logs of those it may be about. */
 static void requests_log(struct st_member *m, enum st_stream from, struct st_slice text)
 {
-    if (!m->crew->x->logs_dir || m->flight.n > LOG_SHARE_MAX)
+    if (!m->crew->x->logs_dir || m->flight.n > LOG_MAX)
         return;
     for (struct st_request *r = m->flight.first; r; r = r->next)
         request_log(m, r, from, text);

@@ -57,7 +57,7 @@ struct st_minder_msg {
     uint64_t tag; /* the worker's name for a run; only grows */
     int32_t stage, err;
     int32_t sig;
-    int32_t status;     /* as from wait(2) */
+    int32_t status; /* as from wait(2) */
     int32_t pid, pad;
     int64_t cpu_us;     /* of the command and what it waited for */
     int64_t max_rss_kb; /* of the command and what it waited for; at least the minder's own */

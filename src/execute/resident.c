@@ -470,9 +470,9 @@ static void tell_down(struct st_crew *c, const char *reason)
 
 void st_crew_crashed(struct st_crew *c, const char *reason)
 {
-    bool other = c->cmd.park ? st_supervise_park(&c->supervise)
-                             : st_supervise_crashed(&c->supervise, &c->x->supervise,
-                                                    st_clock_mono_us());
+    bool other = c->cmd.park
+                     ? st_supervise_park(&c->supervise)
+                     : st_supervise_crashed(&c->supervise, &c->x->supervise, st_clock_mono_us());
 
     c->owed = true;
     if (other)

@@ -24,11 +24,11 @@ struct st_request {
     const struct st_job *job;
     st_ran_fn done;
     void *arg;
-    uint64_t at;         /* where its line begins in the child's stdin */
-    uint32_t hash;       /* of its id */
+    uint64_t at;   /* where its line begins in the child's stdin */
+    uint32_t hash; /* of its id */
     uint32_t id_len;
-    bool ended;          /* and not told yet */
-    bool cancelling;     /* the cancel line was sent; the deadline is the grace's */
+    bool ended;      /* and not told yet */
+    bool cancelling; /* the cancel line was sent; the deadline is the grace's */
     enum st_request_why why;
     enum st_abort aborted;
     int64_t deadline_us; /* CLOCK_MONOTONIC; 0 = none */
@@ -82,7 +82,7 @@ struct st_member {
     struct st_member *next, **prev;
     enum st_member_state state;
     bool cancels; /* it understands cancel lines */
-    bool by_us;    /* we stopped it: no crash */
+    bool by_us;   /* we stopped it: no crash */
     bool retired;
     bool was_ready;
     bool silent, deaf; /* it closed its stdout, its stdin */
@@ -117,7 +117,7 @@ void st_request_fill_why(const struct st_request *r, struct st_ran *ran);
 void st_request_limit(struct st_request *r, int64_t after_us);
 void st_request_no_limit(struct st_request *r);
 
-void st_crew_tend(struct st_crew *c); /* give requests to children, start more, set the timer */
+void st_crew_tend(struct st_crew *c);  /* give requests to children, start more, set the timer */
 void st_crew_ready(struct st_crew *c); /* a child is */
 /* A child crashed.  Comes before what becomes of its requests; st_crew_settle() after it. */
 void st_crew_crashed(struct st_crew *c, const char *reason);

@@ -12,7 +12,7 @@
  * stdout (which may be taken over).  ran->log_tail is there already. */
 void st_result_fill(struct st_ran *ran, int status, struct st_buf *out);
 
-/* The last line of stderr that is not blank, cut to a length that fits a message; from ->log_tail. */
+/* The last line of log_tail that is not blank, cut to a length that fits a message. */
 struct st_slice st_result_last_line(const struct st_ran *ran);
 /* "exit status 3" or "killed by signal 9 (SIGKILL)" */
 #define ST_RESULT_STATUS 64

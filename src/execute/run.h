@@ -49,7 +49,7 @@ struct st_exec {
     void (*health)(void *arg, const char *name, bool healthy, const char *note);
     void *health_arg;
     struct st_talk_time time;
-    int64_t mono_us, real_us; /* while many requests are dealt with at once; 0 = look */
+    int64_t mono_us, real_us;  /* while many requests are dealt with at once; 0 = look */
     uv_prepare_t before_sleep; /* runs while there is something in: */
     struct st_child *dirty;    /* those with bytes to be sent */
     struct st_request *ended;  /* attempts that are over and not told yet, oldest first */

@@ -18,16 +18,20 @@
 #define ST_CRASHES_MAX 16
 
 struct st_supervise_conf {
-    int64_t first_us, most_us;    /* wait before a restart; doubles from crash to crash */
-    int64_t calm_us;              /* after this long without a crash it starts small again */
-    int crashes;                  /* so many, at most ST_CRASHES_MAX, ... */
-    int64_t window_us;            /* ... in so long are too many */
-    int64_t cool_us;              /* then nothing is tried for this long */
+    int64_t first_us, most_us; /* wait before a restart; doubles from crash to crash */
+    int64_t calm_us;           /* after this long without a crash it starts small again */
+    int crashes;               /* so many, at most ST_CRASHES_MAX, ... */
+    int64_t window_us;         /* ... in so long are too many */
+    int64_t cool_us;           /* then nothing is tried for this long */
 };
 extern const struct st_supervise_conf st_supervise_default;
 
-enum st_supervise_state { ST_SUPERVISE_UP, ST_SUPERVISE_OPEN, ST_SUPERVISE_TRYING,
-                          ST_SUPERVISE_PARKED };
+enum st_supervise_state {
+    ST_SUPERVISE_UP,
+    ST_SUPERVISE_OPEN,
+    ST_SUPERVISE_TRYING,
+    ST_SUPERVISE_PARKED
+};
 
 struct st_supervise {
     enum st_supervise_state state;

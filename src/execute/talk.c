@@ -205,9 +205,10 @@ void st_talk_cancel(struct st_buf *b, const struct st_job *job)
 
 void st_talk_too_long(const struct st_job *job, size_t line_max, struct st_ran *ran)
 {
-    st_ran_fail(ran, ST_KIND_PERMANENT,
-                "the request with its payload of %zu bytes is longer than a line may be (%zu bytes)",
-                job->payload.len, line_max);
+    st_ran_fail(
+        ran, ST_KIND_PERMANENT,
+        "the request with its payload of %zu bytes is longer than a line may be (%zu bytes)",
+        job->payload.len, line_max);
     ran->advice = ST_PERMANENT;
 }
 
@@ -279,8 +280,8 @@ void st_talk_broken(struct st_slice line, bool whole, size_t line_max, struct st
     stint_error err;
 
     if (!whole)
-        st_ran_fail(ran, ST_KIND_RESULT_TOO_LARGE, "the answer is longer than a line may be (%zu "
-                                                   "bytes)", line_max);
+        st_ran_fail(ran, ST_KIND_RESULT_TOO_LARGE,
+                    "the answer is longer than a line may be (%zu bytes)", line_max);
     else if (st_json_check(line, &err) != STINT_OK)
         st_ran_fail(ran, ST_KIND_BAD_RESULT, "the answer is %s", err.message);
     else

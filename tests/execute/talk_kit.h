@@ -2,8 +2,9 @@
  *
  * talk_kit.h - children that work by lines, written in Python, and jobs for them.
  *
- * A script has these at hand:  ready(**more), reqs() (an iterator over decoded requests), say(**line)
- * (one line of JSON), raw(text) (as it is), note(text) (to stderr), D (the test's directory).
+ * A script has these at hand:  ready(**more), reqs() (an iterator over decoded requests),
+ * say(**line) (one line of JSON), raw(text) (as it is), note(text) (to stderr), D (the test's
+ * directory).
  */
 #ifndef TEST_EXECUTE_TALK_KIT_H
 #define TEST_EXECUTE_TALK_KIT_H
@@ -22,7 +23,8 @@ void kit_clear(struct kit *k);
 
 /* One attempt of it. */
 void kit_job(struct kit *k, struct fx_job *j, const char *id, const char *payload);
-void kit_job_bytes(struct kit *k, struct fx_job *j, const char *id, const void *payload, size_t len);
+void kit_job_bytes(struct kit *k, struct fx_job *j, const char *id, const void *payload,
+                   size_t len);
 void kit_start(struct kit *k, struct fx_job *j); /* with the command as it is now */
 void kit_run(struct kit *k, struct fx_job *j);
 /* All of it: run this payload, expect this result. */

@@ -100,7 +100,8 @@ static void killed_with_a_memory_cap_is_out_of_memory(void **state)
     fx_job_sh(&j, "kill -KILL $$", "");
     j.cmd.caps.memory = 64 << 20;
     fx_run(*state, &j);
-    kit_failed_like(&j, ST_KIND_OOM, "killed by signal 9 (SIGKILL), having a memory cap of 67108864");
+    kit_failed_like(&j, ST_KIND_OOM,
+                    "killed by signal 9 (SIGKILL), having a memory cap of 67108864");
     assert_int_equal(j.ran.signal, SIGKILL);
     fx_job_clear(&j);
 }
@@ -299,7 +300,8 @@ static void refused(struct fx *fx)
     k.cmd.caps.processes = 8;
     kit_job(&k, &j, "j", "1");
     kit_run(&k, &j);
-    kit_failed_like(&j, ST_KIND_CAPS, "the cap on processes of /usr/bin/python3 cannot be kept here");
+    kit_failed_like(&j, ST_KIND_CAPS,
+                    "the cap on processes of /usr/bin/python3 cannot be kept here");
     assert_int_equal(j.ran.advice, ST_PERMANENT);
     fx_job_clear(&j);
     kit_clear(&k);

@@ -211,8 +211,9 @@ static void children_that_keep_crashing_are_given_up_for_a_while(void **state)
     assert_int_equal(h.n, 1);
     assert_false(h.healthy);
     assert_string_equal(h.name, "a.*");
-    assert_string_equal(h.note, "5 crashes in 10m; next try in 300ms; last: exit status 3 before it "
-                                "was ready: cannot find the model");
+    assert_string_equal(h.note,
+                        "5 crashes in 10m; next try in 300ms; last: exit status 3 before it "
+                        "was ready: cannot find the model");
     no_more_taken(&k);
 
     touch(fx, "mended");
@@ -301,8 +302,9 @@ static void a_parked_crew_stays_down_until_it_is_configured_again(void **state)
     assert_int_equal(j.ran.advice, ST_PERMANENT);
     fx_job_clear(&j);
     assert_true(told_bad(&h));
-    assert_string_equal(h.note, "a child crashed and is not restarted (on_child_crash: park); last: "
-                                "exit status 7");
+    assert_string_equal(h.note,
+                        "a child crashed and is not restarted (on_child_crash: park); last: "
+                        "exit status 7");
     no_more_taken(&k);
     assert_int_equal(st_exec_configure(fx->x, &fx->opt, &err), STINT_OK);
     assert_true(told_good(&h));
@@ -581,8 +583,9 @@ static void a_child_that_does_not_cancel_is_stopped_after_the_grace(void **state
     struct kit k;
     struct fx_job j;
 
-    kit_init(&k, *state, ST_MODE_RESIDENT,
-             "ready(cancel=True)\nfor r in reqs(): mark('cancelled' if r.get('cancel') else 'got')\n");
+    kit_init(
+        &k, *state, ST_MODE_RESIDENT,
+        "ready(cancel=True)\nfor r in reqs(): mark('cancelled' if r.get('cancel') else 'got')\n");
     k.cmd.grace_us = 100 * ST_MS;
     kit_job(&k, &j, "j", "1");
     kit_start(&k, &j);

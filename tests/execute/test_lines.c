@@ -103,8 +103,9 @@ static void one_that_does_not_exit_after_its_answer_is_stopped(void **state)
     struct kit k;
     struct fx_job j;
 
-    kit_init(&k, *state, ST_MODE_ONESHOT_LINES,
-             "ready()\nfor r in reqs(): say(task_id='j', result=5)\nwhile True: time.sleep(1000)\n");
+    kit_init(
+        &k, *state, ST_MODE_ONESHOT_LINES,
+        "ready()\nfor r in reqs(): say(task_id='j', result=5)\nwhile True: time.sleep(1000)\n");
     k.cmd.grace_us = 50 * ST_MS;
     kit_job(&k, &j, "j", "1");
     kit_run(&k, &j);

@@ -17,8 +17,8 @@
     "ready()\n"                                                                                    \
     "for line in iter(sys.stdin.buffer.readline, b''):\n"                                          \
     "    id = json.loads(line.decode('utf-8', 'surrogateescape'))['task_id']\n"                    \
-    "    payload = line[line.index(b'\"payload\":') + 10:line.rindex(b',\"retry_count\"')]\n"       \
-    "    sys.stdout.buffer.write(b'{\"task_id\":' + json.dumps(id).encode() + b',\"result\":' +\n"  \
+    "    payload = line[line.index(b'\"payload\":') + 10:line.rindex(b',\"retry_count\"')]\n"      \
+    "    sys.stdout.buffer.write(b'{\"task_id\":' + json.dumps(id).encode() + b',\"result\":' +\n" \
     "                            payload + b'}\\n')\n"                                             \
     "    sys.stdout.buffer.flush()\n"
 
@@ -35,7 +35,8 @@ static void a_child_answers_many_jobs(void **state)
     char id[16], payload[16];
 
     kit_init(&k, *state, ST_MODE_RESIDENT,
-             "ready()\nfor r in reqs(): say(task_id=r['task_id'], result=[os.getpid(), r['payload']])\n");
+             "ready()\nfor r in reqs(): say(task_id=r['task_id'], result=[os.getpid(), "
+             "r['payload']])\n");
     for (int i = 0; i < 20; i++) {
         snprintf(id, sizeof(id), "j%d", i);
         snprintf(payload, sizeof(payload), "%d", i);
@@ -59,9 +60,10 @@ static void a_request_says_all_there_is(void **state)
     struct fx_job j;
     char want[512];
 
-    kit_init(&k, *state, ST_MODE_RESIDENT,
-             "ready()\nfor r in reqs(): say(task_id=r['task_id'], result=[r[x] for x in ('task_id', "
-             "'type', 'payload', 'retry_count', 'max_retry', 'queue', 'attempt', 'fence')])\n");
+    kit_init(
+        &k, *state, ST_MODE_RESIDENT,
+        "ready()\nfor r in reqs(): say(task_id=r['task_id'], result=[r[x] for x in ('task_id', "
+        "'type', 'payload', 'retry_count', 'max_retry', 'queue', 'attempt', 'fence')])\n");
     kit_job(&k, &j, "job \"7\"", "{}");
     kit_run(&k, &j);
     snprintf(want, sizeof(want),
@@ -386,9 +388,10 @@ static void what_is_printed_before_ready_does_not_matter(void **state)
 {
     struct kit k;
 
-    kit_init(&k, *state, ST_MODE_RESIDENT,
-             "raw('loading...\\n{\"half\": \\n\\n[1]\\n\\0\\xff\\n{\"status\": \"warming up\"}\\n')\n"
-             "say(task_id='j', result='not yet')\n" RAW_ECHO);
+    kit_init(
+        &k, *state, ST_MODE_RESIDENT,
+        "raw('loading...\\n{\"half\": \\n\\n[1]\\n\\0\\xff\\n{\"status\": \"warming up\"}\\n')\n"
+        "say(task_id='j', result='not yet')\n" RAW_ECHO);
     kit_expect(&k, "j", "1", "1");
     kit_clear(&k);
 }
@@ -474,11 +477,12 @@ static void a_child_sees_the_base_set_and_what_is_configured(void **state)
 
     setenv("STINT_JOB_ID", "leaked", 1);
     setenv("A_SECRET", "leaked", 1);
-    kit_init(&k, *state, ST_MODE_RESIDENT,
-             "ready()\nfor r in reqs():\n"
-             "    known = {'PATH', 'HOME', 'LANG', 'TZ', 'TMPDIR', 'LC_CTYPE', 'D'}\n"
-             "    say(task_id=r['task_id'], result=[sorted(k for k in os.environ if k not in known),"
-             " os.environ['STINT_MAX_IN_FLIGHT'], os.getpgid(0) == os.getpid()])\n");
+    kit_init(
+        &k, *state, ST_MODE_RESIDENT,
+        "ready()\nfor r in reqs():\n"
+        "    known = {'PATH', 'HOME', 'LANG', 'TZ', 'TMPDIR', 'LC_CTYPE', 'D'}\n"
+        "    say(task_id=r['task_id'], result=[sorted(k for k in os.environ if k not in known),"
+        " os.environ['STINT_MAX_IN_FLIGHT'], os.getpgid(0) == os.getpid()])\n");
     kit_job(&k, &j, "j", "1");
     kit_run(&k, &j);
     kit_ok(&j, "[[\"STINT_CHILD\", \"STINT_MAX_IN_FLIGHT\"], \"4\", true]");
