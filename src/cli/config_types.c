@@ -297,28 +297,39 @@ static stint_code read_lease(struct st_conf *c, const struct st_yaml *v,
 
 /* ---- placeholders ------------------------------------------------------------------------- */
 
-/* A payload that comes another way has nothing to put for its placeholder.  The program itself, the
- * first of the list, is taken as it is. */
+static stint_code wrong_placeholder(struct st_conf *c, const struct st_yaml *arg, const char *text,
+                                    const char *needs, enum st_mode mode)
+{
+    if (mode == ST_MODE_ONESHOT) {
+        st_yaml_fail(c->err, c->file, arg, "run: %s is filled in only with `payload: %s`", text,
+                     needs);
+        st_err_remedy(c->err, "add `payload: %s`, or take %s out", needs, text);
+    } else {
+        st_yaml_fail(c->err, c->file, arg, "run: %s is not filled in with `mode: %s`", text,
+                     mode == ST_MODE_RESIDENT ? "resident" : "oneshot-lines");
+        st_err_remedy(c->err, "take %s out; the child finds it in the request line", text);
+    }
+    return STINT_EINVAL;
+}
+
+/* A payload that comes another way has nothing to put for its placeholder, and a child for many
+ * jobs has nothing to put for any.  The program itself, the first of the list, is taken as it is. */
 static stint_code check_placeholders(struct st_conf *c, const struct st_yaml *run,
                                      const struct st_command *cmd)
 {
-    static const struct {
+    const bool oneshot = cmd->mode == ST_MODE_ONESHOT, resident = cmd->mode == ST_MODE_RESIDENT;
+    const struct {
         const char *text, *needs;
-        enum st_payload_by by;
-    } known[] = {{"{payload}", "argument", ST_PAYLOAD_ARGUMENT},
-                 {"{payload_file}", "file", ST_PAYLOAD_FILE}};
+        bool good;
+    } known[] = {{"{payload}", "argument", oneshot && cmd->payload_by == ST_PAYLOAD_ARGUMENT},
+                 {"{payload_file}", "file", oneshot && cmd->payload_by == ST_PAYLOAD_FILE},
+                 {"{id}", NULL, !resident},
+                 {"{attempt}", NULL, !resident}};
 
-    for (const struct st_yaml *m = run->first->next; m; m = m->next) {
-        for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
-            if (cmd->payload_by == known[i].by || !strstr(m->text, known[i].text))
-                continue;
-            st_yaml_fail(c->err, c->file, m, "run: %s is filled in only with `payload: %s`",
-                         known[i].text, known[i].needs);
-            st_err_remedy(c->err, "add `payload: %s`, or take %s out", known[i].needs,
-                          known[i].text);
-            return STINT_EINVAL;
-        }
-    }
+    for (const struct st_yaml *m = run->first->next; m; m = m->next)
+        for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+            if (!known[i].good && strstr(m->text, known[i].text))
+                return wrong_placeholder(c, m, known[i].text, known[i].needs, cmd->mode);
     return STINT_OK;
 }
 
@@ -370,7 +381,7 @@ static stint_code read_type(struct st_conf *c, const struct st_yaml *v, struct s
     }
     if (st_conf_check_mode(c, v, t->command.mode))
         return STINT_EINVAL;
-    if (t->command.mode == ST_MODE_ONESHOT && check_placeholders(c, run, &t->command))
+    if (check_placeholders(c, run, &t->command))
         return STINT_EINVAL;
     if (!c->check_programs)
         return STINT_OK;
