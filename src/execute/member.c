@@ -11,7 +11,7 @@
  *
  * Invariants:
  *   (1) of one id at most one request is in flight in one child, so that an answer has one owner;
- *   (2) what it has not read when it ends goes back to those that wait.
+ *   (2) what it has not read when it ends goes back to those that wait, though not for ever.
  *
  * Thread: the loop's.
  */
@@ -39,6 +39,8 @@
 #define ERR_LINE_MAX 65536
 #define LOG_MAX      8 /* with more in flight, what is printed cannot be said to be of one */
 #define RSS_EVERY_US ST_SEC
+#define UNREAD_MAX   3             /* children that do not read a request: that is an attempt */
+#define STAY_US      (10 * ST_SEC) /* one that nobody needed and that left has stayed so long */
 
 static struct st_member *of_child(const struct st_child *c)
 {
@@ -329,6 +331,7 @@ static struct st_request *find_raw(const struct st_member *m, struct st_slice ra
 static void answered(struct st_member *m, struct st_request *r, struct st_ran *ran)
 {
     m->n_output = 0;
+    m->n_answered++;
     flight_remove(m, r);
     if (r->why != ST_WHY_NONE)
         st_request_fill_why(r, ran);
@@ -464,13 +467,22 @@ static void on_read(struct st_child *c, enum st_stream from, const char *p, size
 
 /* ---- its end --------------------------------------------------------------------- */
 
+/* It was there for nothing: another one might be, too. */
+static bool was_useless(const struct st_member *m)
+{
+    if (m->n_answered)
+        return false;
+    return m->n_unread || (!m->retired && st_clock_mono_us() - m->since_us < STAY_US);
+}
+
 static bool is_crash(const struct st_member *m)
 {
     const struct st_child *c = &m->child;
 
     if (m->by_us || c->minder_died)
         return false;
-    if (c->stage != ST_STAGE_OK || m->trouble || m->too_much || !m->was_ready || m->flight.n)
+    if (c->stage != ST_STAGE_OK || m->trouble || m->too_much || !m->was_ready || m->flight.n ||
+        was_useless(m))
         return true;
     /* An idle child may go. */
     return !m->retired && !(WIFEXITED(c->status) && !WEXITSTATUS(c->status));
@@ -497,7 +509,9 @@ static char *reason_of(const struct st_member *m)
         st_buf_puts(&b, "it closed its stdin");
     } else {
         st_buf_printf(&b, "%s%s", st_result_status(c->status, how),
-                      m->was_ready ? "" : " before it was ready");
+                      !m->was_ready                   ? " before it was ready"
+                      : m->n_unread && !m->n_answered ? " without reading its request"
+                                                      : "");
     }
     st_runlog_tail(&m->log, &ran);
     last = st_result_last_line(&ran);
@@ -532,13 +546,18 @@ static void fill_ended(const struct st_member *m, const struct st_request *r, co
     }
 }
 
+/* A request that child after child leaves unread counts as one that they died of. */
 static void give_back_unread(struct st_member *m)
 {
     uint64_t seen = st_child_seen(&m->child);
+    bool blame = !m->n_answered && !m->by_us && !m->child.minder_died;
 
     for (struct st_request *r = m->flight.last, *prev; r; r = prev) {
         prev = r->prev;
         if (r->at < seen || r->why != ST_WHY_NONE)
+            continue;
+        m->n_unread++;
+        if (blame && ++r->n_unread >= UNREAD_MAX)
             continue;
         st_request_no_limit(r);
         flight_remove(m, r);

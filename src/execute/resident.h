@@ -27,6 +27,7 @@ struct st_request {
     uint64_t at;   /* where its line begins in the child's stdin */
     uint32_t hash; /* of its id */
     uint32_t id_len;
+    int n_unread;    /* children that ended without an answer and had not read it */
     bool ended;      /* and not told yet */
     bool cancelling; /* the cancel line was sent; the deadline is the grace's */
     enum st_request_why why;
@@ -93,7 +94,8 @@ struct st_member {
     struct st_requests flight;
     struct st_request **buckets; /* flight, by id; n_buckets is a power of two */
     size_t n_buckets;
-    int64_t n_given;
+    int64_t n_given, n_answered;
+    int n_unread;             /* requests it had not read when it ended */
     int64_t since_us, rss_us; /* CLOCK_MONOTONIC: when it was ready, when its size was looked at */
     int64_t n_output;         /* bytes since the last answer */
 

@@ -332,6 +332,116 @@ static void an_idle_child_may_go(void **state)
     kit_clear(&k);
 }
 
+/* ---- children that leave without having done anything ----------------------------- */
+
+/* Three children have not read it: that is an attempt.  The crew is given up after five. */
+static void check_never_reads(struct kit *k, struct health *h, const char *how)
+{
+    struct fx_job a, b;
+    char text[128];
+
+    kit_job(k, &a, "a", "0");
+    kit_run(k, &a);
+    snprintf(text, sizeof(text), "the child died: %s without reading its request", how);
+    kit_failed(&a, ST_KIND_CHILD_CRASHED, text);
+    assert_int_equal(a.ran.advice, ST_BY_POLICY);
+    assert_int_equal(h->n, 0);
+    kit_job(k, &b, "b", "0");
+    kit_run(k, &b);
+    kit_given_back(&b);
+    assert_true(told_bad(h));
+    assert_non_null(strstr(h->note, "5 crashes in 10m; next try in 10m; last: "));
+    assert_non_null(strstr(h->note, how));
+    no_more_taken(k);
+    fx_job_clear(&a);
+    fx_job_clear(&b);
+}
+
+static void a_child_that_never_reads_is_a_crash_however_it_exits(void **state)
+{
+    struct health h;
+    struct kit k;
+
+    watch(*state, &h);
+    kit_init(&k, *state, ST_MODE_RESIDENT, "ready()\ntime.sleep(0.05)\nos._exit(0)\n");
+    check_never_reads(&k, &h, "exit status 0");
+    kit_clear(&k);
+}
+
+static void also_if_its_only_job_was_its_last(void **state)
+{
+    struct health h;
+    struct kit k;
+
+    watch(*state, &h);
+    kit_init(&k, *state, ST_MODE_RESIDENT, "ready()\ntime.sleep(0.05)\nos._exit(0)\n");
+    k.cmd.recycle.jobs = 1;
+    check_never_reads(&k, &h, "exit status 0");
+    kit_clear(&k);
+}
+
+static void also_if_it_closes_its_stdin_first(void **state)
+{
+    struct health h;
+    struct kit k;
+
+    watch(*state, &h);
+    kit_init(&k, *state, ST_MODE_RESIDENT, "ready()\nos.close(0)\ntime.sleep(0.05)\nos._exit(0)\n");
+    check_never_reads(&k, &h, "exit status 0");
+    kit_clear(&k);
+}
+
+/* One has a long job, so that another is kept ready; that one does not stay. */
+static void a_spare_child_that_does_not_stay_is_a_crash(void **state)
+{
+    struct health h;
+    struct kit k;
+    struct fx_job j;
+
+    watch(*state, &h);
+    kit_init(&k, *state, ST_MODE_RESIDENT,
+             "try: os.open(D + '/first', os.O_CREAT | os.O_EXCL)\n"
+             "except FileExistsError: ready(); os._exit(0)\n"
+             "ready()\n"
+             "for r in reqs(): await_file('go'); say(task_id=r['task_id'], result=1)\n");
+    k.cmd.processes = 2;
+    k.cmd.max_in_flight = 1;
+    kit_job(&k, &j, "j", "0");
+    kit_start(&k, &j);
+    fx_until(k.fx, told_bad, &h);
+    touch(k.fx, "go");
+    fx_wait(k.fx, &j);
+    kit_ok(&j, "1");
+    fx_job_clear(&j);
+    kit_clear(&k);
+}
+
+static void one_that_answers_and_goes_is_none(void **state)
+{
+    struct health h;
+    struct kit k;
+    struct fx_job j[8];
+    char id[8];
+
+    watch(*state, &h);
+    kit_init(&k, *state, ST_MODE_RESIDENT,
+             "ready()\nr = json.loads(os.read(0, 1 << 16).split(b'\\n')[0])\n"
+             "say(task_id=r['task_id'], result=1)\nos._exit(0)\n");
+    k.cmd.max_in_flight = 1;
+    for (int i = 0; i < 8; i++) {
+        snprintf(id, sizeof(id), "j%d", i);
+        kit_job(&k, &j[i], id, "0");
+        kit_start(&k, &j[i]);
+    }
+    for (int i = 0; i < 8; i++) {
+        fx_wait(k.fx, &j[i]);
+        kit_ok(&j[i], "1");
+        fx_job_clear(&j[i]);
+    }
+    assert_int_equal(h.n, 0);
+    kit_clear(&k);
+}
+
 static void a_child_that_closes_its_stdin_is_replaced(void **state)
 {
     struct fx *fx = *state;
@@ -860,6 +970,11 @@ int main(int argc, char **argv)
         FX_TEST(so_is_a_program_that_is_not_there),
         FX_TEST(a_parked_crew_stays_down_until_it_is_configured_again),
         FX_TEST(an_idle_child_may_go),
+        FX_TEST(a_child_that_never_reads_is_a_crash_however_it_exits),
+        FX_TEST(also_if_its_only_job_was_its_last),
+        FX_TEST(also_if_it_closes_its_stdin_first),
+        FX_TEST(a_spare_child_that_does_not_stay_is_a_crash),
+        FX_TEST(one_that_answers_and_goes_is_none),
         FX_TEST(a_child_that_closes_its_stdin_is_replaced),
         FX_TEST(a_child_that_closes_its_stdout_is_replaced),
         FX_TEST(what_a_child_leaves_behind_goes_with_it),
