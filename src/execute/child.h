@@ -35,6 +35,8 @@ struct st_child_ops {
     void (*deaf)(struct st_child *c);
     /* The time set with st_child_after() has passed and it still runs. */
     void (*late)(struct st_child *c);
+    /* It may finish what it has, and should have no more; NULL = it cannot have more. */
+    void (*drain)(struct st_child *c);
     /* It is over, and this is how: started, status and the rest are set. */
     void (*over)(struct st_child *c);
     /* All handles are closed: free it. */

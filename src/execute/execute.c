@@ -369,6 +369,16 @@ void st_exec_check_closed(struct st_exec *x)
         uv_close((uv_handle_t *)&x->before_sleep, on_all_closed);
 }
 
+void st_exec_drain(struct st_exec *x)
+{
+    x->draining = true;
+    uv_update_time(x->loop);
+    st_resident_drain(x);
+    for (struct st_child *c = x->children; c; c = c->next)
+        if (c->ops->drain)
+            c->ops->drain(c);
+}
+
 void st_exec_close(struct st_exec *x, void (*closed)(void *arg), void *arg)
 {
     assert(!x->n_runs);

@@ -165,6 +165,10 @@ void st_exec_abort(struct st_run *run, enum st_abort why);
 /* KILL at once, whatever the grace; a resident child as a whole. */
 void st_exec_kill(struct st_run *run, enum st_abort why);
 
+/* The end is near: nothing more begins.  Attempts that no child has yet come back with
+ * ST_ABORT_SHUTDOWN; children that have none, and those that get done with theirs, end. */
+void st_exec_drain(struct st_exec *x);
+
 /* No run may be going on; idle children are stopped.  closed is called from the loop when all handles are gone. */
 void st_exec_close(struct st_exec *x, void (*closed)(void *arg), void *arg);
 

@@ -175,6 +175,15 @@ static void on_stop(struct st_run *run, enum st_abort why, bool now)
         st_child_stop(&l->child);
 }
 
+/* It has not got its job yet. */
+static void on_drain(struct st_child *c)
+{
+    struct lines *l = of_child(c);
+
+    if (l->state == LINES_STARTING)
+        on_stop(&l->run, ST_ABORT_SHUTDOWN, false);
+}
+
 static void on_late(struct st_child *c)
 {
     struct lines *l = of_child(c);
@@ -313,6 +322,7 @@ static const struct st_child_ops child_ops = {.room = on_room,
                                               .read = on_read,
                                               .silent = on_silent,
                                               .late = on_late,
+                                              .drain = on_drain,
                                               .over = on_over,
                                               .freed = on_freed,
                                               .owns = on_owns};

@@ -186,6 +186,14 @@ void st_member_retire(struct st_member *m)
     }
 }
 
+static void on_drain(struct st_child *c)
+{
+    struct st_member *m = of_child(c);
+
+    if (m->prev)
+        st_member_retire(m);
+}
+
 /* Something is wrong with it: that is a crash. */
 static void trouble(struct st_member *m, char *text)
 {
@@ -626,6 +634,7 @@ static const struct st_child_ops child_ops = {.room = on_room,
                                               .silent = on_silent,
                                               .deaf = on_deaf,
                                               .late = on_late,
+                                              .drain = on_drain,
                                               .over = on_over,
                                               .freed = on_freed,
                                               .owns = on_owns};

@@ -487,7 +487,9 @@ void st_crew_ready(struct st_crew *c)
 
 void st_crew_settle(struct st_crew *c)
 {
-    if (!st_supervise_healthy(&c->supervise))
+    if (c->closing)
+        give_back(c, "the worker stops");
+    else if (!st_supervise_healthy(&c->supervise))
         give_back(c, "its children cannot be kept up");
     st_crew_tend(c);
 }
@@ -584,6 +586,8 @@ stint_code st_resident_run(struct st_exec *x, const struct st_command *cmd,
     struct st_member *m = NULL;
     bool full;
 
+    if (x->draining)
+        return st_fail(err, STINT_EAGAIN, "the worker stops");
     if (c && !st_supervise_healthy(&c->supervise))
         return st_fail(err, STINT_EAGAIN, "the children of %s cannot be kept up", crew_name(c));
     r = c ? request_new(c, job, done, arg) : NULL;
@@ -607,7 +611,7 @@ int st_resident_room(struct st_exec *x, const struct st_command *cmd)
     int64_t wait_us, room = 0;
     int to_come;
 
-    if (!c || !st_supervise_healthy(&c->supervise))
+    if (!c || x->draining || !st_supervise_healthy(&c->supervise))
         return 0;
     wait_us = start_in(c, st_clock_mono_us());
     to_come = wait_us >= 0 && wait_us <= SOON_US ? c->processes - c->n_ready : c->n_starting;
@@ -631,6 +635,14 @@ void st_resident_configured(struct st_exec *x)
         timer_by(c, c->stale_us, now_us);
         if (other)
             tell_health(c, true, NULL);
+    }
+}
+
+void st_resident_drain(struct st_exec *x)
+{
+    for (struct st_crew *c = x->crews; c; c = c->next) {
+        c->closing = true;
+        give_back(c, "the worker stops");
     }
 }
 

@@ -55,6 +55,7 @@ struct st_exec {
     struct st_request *ended;  /* attempts that are over and not told yet, oldest first */
     struct st_request **ended_last;
 
+    bool draining;             /* nothing more begins */
     struct st_lost *lost;      /* minders that died and whose runs are being cleaned up */
     int open_handles;          /* links and crews that will still call back */
     void (*closed)(void *arg); /* set by st_exec_close */
@@ -89,6 +90,7 @@ stint_code st_resident_run(struct st_exec *x, const struct st_command *cmd,
 int st_resident_room(struct st_exec *x, const struct st_command *cmd);
 void st_resident_configured(struct st_exec *x); /* the configuration may have changed */
 void st_resident_tell_ended(struct st_exec *x); /* empties x->ended */
+void st_resident_drain(struct st_exec *x);      /* gives back what waits */
 void st_resident_close(struct st_exec *x);      /* stops every child */
 void st_resident_free(struct st_exec *x);       /* when all children are freed */
 

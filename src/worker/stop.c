@@ -2,9 +2,9 @@
  *
  * stop.c - end gracefully.
  *
- * Stop claiming, give back what was only prefetched, let what runs end; when `shutdown_timeout` has passed stop it too
- * and give its attempt back.  Told a second time: kill at once.  Then the courier writes what it has, leadership and the
- * worker's row go, and the threads end.
+ * Stop claiming, give back what was only prefetched or waits for a child to be ready, let what runs end; when
+ * `shutdown_timeout` has passed stop it too and give its attempt back.  Told a second time: kill at once.  Then the courier
+ * writes what it has, leadership and the worker's row go, and the threads end.
  *
  * Thread: loop.
  */
@@ -43,6 +43,8 @@ static void start_draining(struct st_worker *w)
     st_courier_drain(w->courier);
     atomic_store(&w->vitals.quiet, true);
     uv_timer_stop(&w->poll);
+    if (w->exec)
+        st_exec_drain(w->exec);
     if (w->n_running) {
         uv_timer_start(&w->deadline, stop_on_deadline, (uint64_t)(w->settings->shutdown_us / ST_MS), 0);
         if (w->maintainer)

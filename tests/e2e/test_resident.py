@@ -137,3 +137,18 @@ def test_a_type_whose_attempts_are_killed_again_and_again_is_quarantined(stint):
         assert counts.get("failed", 0) == 5 and counts.get("pending", 0) == 3, counts
         worker.signal(signal.SIGTERM)
         worker.ended(0)
+
+
+@pytest.mark.parametrize("mode", ["resident", "oneshot-lines"])
+def test_a_stop_does_not_wait_for_children_that_never_get_ready(stint, mode):
+    conf = stint.sh(f"echo $$ > {stint.dir}/pid.tmp; mv {stint.dir}/pid.tmp {stint.dir}/pid; exec sleep 1000",
+                    mode=mode, startup_timeout="1h")
+    stint.config({"t": conf}, worker={"shutdown_timeout": "1h"})
+    id = stint.enqueue("t")
+    with stint.worker() as worker:
+        until((stint.dir / "pid").exists, "the child to be there")
+        worker.signal(signal.SIGTERM)
+        worker.ended(0)
+    job = stint.json("job", "show", id)
+    assert (job["state"], job["attempt"]) == ("pending", 0)
+    assert not alive(int((stint.dir / "pid").read_text()))

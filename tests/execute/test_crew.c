@@ -957,6 +957,91 @@ static void close_stops_the_children(void **state)
     kit_clear(&stubborn);
 }
 
+/* Of what stops only what a child works on is waited for. */
+static void a_drained_crew_finishes_what_it_has_and_nothing_else(void **state)
+{
+    struct fx *fx = *state;
+    struct kit k;
+    struct fx_job has, waits;
+    long pid;
+
+    kit_init(&k, fx, ST_MODE_RESIDENT,
+             "ready()\nfor r in reqs():\n"
+             "    mark('pid'); await_file('go'); say(task_id=r['task_id'], result=1)\n");
+    k.cmd.max_in_flight = 1;
+    kit_job(&k, &has, "has", "0");
+    kit_job(&k, &waits, "waits", "0");
+    kit_start(&k, &has);
+    kit_start(&k, &waits);
+    pid = fx_wait_number(fx, fx_path(fx, "pid"));
+    st_exec_drain(fx->x);
+    fx_wait(fx, &waits);
+    kit_given_back(&waits);
+    assert_int_equal(has.done, 0);
+    touch(fx, "go");
+    fx_wait(fx, &has);
+    kit_ok(&has, "1");
+    while (fx_alive(pid)) /* it has nothing more to do */
+        uv_run(&fx->loop, UV_RUN_ONCE);
+    assert_int_equal(st_exec_room(fx->x, &k.cmd), 0);
+    fx_job_clear(&has);
+    fx_job_clear(&waits);
+    kit_clear(&k);
+}
+
+static void a_child_that_is_not_ready_is_not_waited_for(void **state)
+{
+    struct fx *fx = *state;
+    struct kit k;
+    struct fx_job j;
+    struct health h;
+    long pid;
+
+    watch(fx, &h);
+    fx->x->supervise.crashes = 1;
+    kit_init(&k, fx, ST_MODE_RESIDENT, "mark('pid')\ntime.sleep(1000)\n");
+    k.cmd.startup_us = ST_HOUR;
+    kit_job(&k, &j, "j", "0");
+    kit_start(&k, &j);
+    pid = fx_wait_number(fx, fx_path(fx, "pid"));
+    st_exec_drain(fx->x);
+    fx_wait(fx, &j);
+    kit_given_back(&j);
+    while (fx_alive(pid))
+        uv_run(&fx->loop, UV_RUN_ONCE);
+    assert_int_equal(h.n, 0);
+    fx_job_clear(&j);
+    kit_clear(&k);
+}
+
+/* A request that its child had not read has nobody to go to. */
+static void what_a_child_leaves_unread_while_draining_is_given_back(void **state)
+{
+    struct fx *fx = *state;
+    struct kit k;
+    struct fx_job a, b;
+
+    kit_init(&k, fx, ST_MODE_RESIDENT,
+             "ready()\nline = b''\n"
+             "while not line.endswith(b'\\n'): line += os.read(0, 1)\n"
+             "mark('read'); await_file('go')\n"
+             "say(task_id=json.loads(line)['task_id'], result=1); os._exit(0)\n");
+    kit_job(&k, &a, "a", "0");
+    kit_job(&k, &b, "b", "0");
+    kit_start(&k, &a);
+    kit_start(&k, &b);
+    fx_wait_number(fx, fx_path(fx, "read"));
+    st_exec_drain(fx->x);
+    touch(fx, "go");
+    fx_wait(fx, &a);
+    fx_wait(fx, &b);
+    kit_ok(&a, "1");
+    kit_given_back(&b);
+    fx_job_clear(&a);
+    fx_job_clear(&b);
+    kit_clear(&k);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -997,6 +1082,9 @@ int main(int argc, char **argv)
         FX_TEST(another_configuration_needs_other_children),
         FX_TEST(children_of_a_type_that_is_gone_go),
         FX_TEST(close_stops_the_children),
+        FX_TEST(a_drained_crew_finishes_what_it_has_and_nothing_else),
+        FX_TEST(a_child_that_is_not_ready_is_not_waited_for),
+        FX_TEST(what_a_child_leaves_unread_while_draining_is_given_back),
     };
     int rc;
 

@@ -212,6 +212,35 @@ static void it_can_be_stopped(void **state)
     clear(&k, &j);
 }
 
+static void draining_spares_those_that_have_their_request(void **state)
+{
+    struct fx *fx = *state;
+    struct kit k, slow;
+    struct fx_job a, b;
+
+    kit_init(&k, fx, ST_MODE_ONESHOT_LINES,
+             "ready()\nfor r in reqs():\n"
+             "    mark('read'); await_file('go'); say(task_id=r['task_id'], result=1)\n");
+    kit_init(&slow, fx, ST_MODE_ONESHOT_LINES, "mark('slow')\ntime.sleep(1000)\n");
+    kit_job(&k, &a, "a", "0");
+    kit_job(&slow, &b, "b", "0");
+    kit_start(&k, &a);
+    kit_start(&slow, &b);
+    fx_wait_number(fx, fx_path(fx, "read"));
+    fx_wait_number(fx, fx_path(fx, "slow"));
+    st_exec_drain(fx->x);
+    fx_wait(fx, &b);
+    assert_false(b.ran.ok);
+    assert_int_equal(b.ran.aborted, ST_ABORT_SHUTDOWN);
+    fclose(fopen(fx_path(fx, "go"), "we"));
+    fx_wait(fx, &a);
+    kit_ok(&a, "1");
+    fx_job_clear(&a);
+    fx_job_clear(&b);
+    kit_clear(&k);
+    kit_clear(&slow);
+}
+
 static void noise_goes_to_the_log(void **state)
 {
     struct fx *fx = *state;
@@ -264,6 +293,7 @@ int main(int argc, char **argv)
         FX_TEST(one_that_cannot_start_says_why),
         FX_TEST(the_timeout_counts_from_the_request),
         FX_TEST(it_can_be_stopped),
+        FX_TEST(draining_spares_those_that_have_their_request),
         FX_TEST(noise_goes_to_the_log),
         FX_TEST(a_large_payload_goes_there_and_back),
     };
