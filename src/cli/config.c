@@ -18,6 +18,7 @@
 
 #include "cli/config_keys.h"
 #include "cli/files.h"
+#include "store/store.h"
 
 /* ---- queues and types of the worker ------------------------------------------------------- */
 
@@ -204,11 +205,6 @@ static bool is_url(const char *text)
     return n > 1 && text[n] == ':';
 }
 
-static bool has_scheme(const char *url, const char *scheme)
-{
-    return strncmp(url, scheme, strlen(scheme)) == 0;
-}
-
 static stint_code read_store(struct st_conf *c, const struct st_yaml *v,
                              const struct st_conf_key *k, void *field)
 {
@@ -216,11 +212,11 @@ static stint_code read_store(struct st_conf *c, const struct st_yaml *v,
 
     if (!text)
         return STINT_EINVAL;
-    if (is_url(text) && !has_scheme(text, "sqlite:")) {
+    if (is_url(text) && !st_store_kind(text)) {
         st_yaml_fail(c->err, c->file, v,
                      "store: names a store of the kind %.*s, which this version does not have",
                      (int)strcspn(text, ":"), text);
-        st_err_remedy(c->err, "use sqlite:PATH, for example sqlite:stint.db");
+        st_err_remedy(c->err, "use " ST_STORE_URLS);
         return STINT_EINVAL;
     }
     return st_conf_text(c, v, k, field);
@@ -466,7 +462,7 @@ stint_code st_config_store_check(const char *flag, const struct st_settings *s, 
 {
     struct store_source from = store_source(flag, s, dev);
 
-    if (!is_url(from.text) || has_scheme(from.text, "sqlite:"))
+    if (!is_url(from.text) || st_store_kind(from.text))
         return STINT_OK;
     st_fail(err, STINT_EINVAL,
             "%s names a store of the kind %.*s, which this version does not have", from.name,
@@ -478,6 +474,6 @@ stint_code st_config_store_check(const char *flag, const struct st_settings *s, 
             "above %s",
             from.name);
     else
-        st_err_remedy(err, "use sqlite:PATH, for example sqlite:stint.db");
+        st_err_remedy(err, "use " ST_STORE_URLS);
     return STINT_EINVAL;
 }

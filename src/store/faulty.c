@@ -258,6 +258,17 @@ static void f_interrupt(struct st_store *s)
     st_store_interrupt(real_of(s));
 }
 
+static stint_code f_watch(struct st_store *s, struct st_slice worker, const struct st_slice *queues,
+                          size_t n, stint_error *err)
+{
+    return st_store_watch(real_of(s), worker, queues, n, err);
+}
+
+static unsigned f_news(struct st_store *s)
+{
+    return st_store_news(real_of(s));
+}
+
 static stint_code f_schema(struct st_store *s, bool up, struct st_schema *out, stint_error *err)
 {
     CALL(schema, up, memset(out, 0, sizeof(*out)), up, out, err);
@@ -317,6 +328,8 @@ static const struct st_store_ops faulty_ops = {
     .lead = f_lead,
     .wait = f_wait,
     .interrupt = f_interrupt,
+    .watch = f_watch,
+    .news = f_news,
     .schema = f_schema,
     .backup = f_backup,
     .check = f_check,

@@ -149,6 +149,7 @@ stint_code st_sq_backup(struct st_store *s, const char *path, st_progress_fn pro
                         stint_error *err)
 {
     stint_error local;
+    ST_SQ_GATE;
     struct st_sq_conn *c = st_sq_reader(st_sq_of(s), &local);
     const size_t size = strlen(path) + 32;
     char *temp = malloc(size);

@@ -210,6 +210,7 @@ static void check_mode(const struct check *k)
 stint_code st_sq_check(struct st_store *store, st_finding_fn found, void *arg, stint_error *err)
 {
     stint_error local;
+    ST_SQ_GATE;
     struct st_sq *s = st_sq_of(store);
     struct check k = {.s = s, .c = st_sq_reader(s, &local), .found = found, .arg = arg};
 

@@ -86,8 +86,11 @@ static stint_code cannot_open(sqlite3 *db, const char *path, stint_error *err)
 stint_code st_sq_conn_open(struct st_sq_conn *c, const char *path, stint_error *err)
 {
     const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX;
-    int rc = sqlite3_open_v2(path, &c->db, flags, NULL);
+    ST_SQ_GATE;
+    int rc;
 
+    st_sq_conn_list(c);
+    rc = sqlite3_open_v2(path, &c->db, flags, NULL);
     if (!c->db)
         return st_fail(err, STINT_ENOMEM, "cannot open %s", path);
     sqlite3_extended_result_codes(c->db, 1);
@@ -99,6 +102,9 @@ stint_code st_sq_conn_open(struct st_sq_conn *c, const char *path, stint_error *
 
 void st_sq_conn_close(struct st_sq_conn *c)
 {
+    ST_SQ_GATE;
+
+    st_sq_conn_unlist(c);
     for (int i = 0; i < SQ_SQL_N; i++) {
         sqlite3_finalize(c->stmt[i]);
         c->stmt[i] = NULL;

@@ -178,9 +178,12 @@ static stint_code setup(struct st_sq_writer *w, const struct st_sq_open *opt, st
     const int64_t until = st_clock_mono_us() + opt->timeout_ms * ST_MS;
     const struct timespec pause = {.tv_nsec = 2 * 1000 * 1000};
     stint_code code;
+    ST_SQ_GATE;
 
     w->c.until_us = until;
-    code = st_sq_conn_open(&w->c, w->path, err);
+    code = st_sq_fork_settle(err);
+    if (!code)
+        code = st_sq_conn_open(&w->c, w->path, err);
     if (code)
         return code;
     if (sqlite3_db_readonly(w->c.db, "main") == 1)
@@ -324,6 +327,12 @@ void st_sq_writer_put(struct st_sq_writer *w)
         writer_free(w);
     }
     pthread_mutex_unlock(&registry_mu);
+}
+
+void st_sq_registry_forget(void)
+{
+    pthread_mutex_init(&registry_mu, NULL);
+    registry = NULL;
 }
 
 void st_store_own_process(void)

@@ -44,6 +44,33 @@ struct st_sq_sql_info {
 };
 extern const struct st_sq_sql_info st_sq_sql_info[SQ_SQL_N];
 
+/* ---- fork (sqlite_fork.c) --------------------------------------------------------------- */
+
+struct st_sq_conn;
+
+struct st_sq_gate {
+    int nothing;
+};
+struct st_sq_gate st_sq_gate_enter(void);
+void st_sq_gate_leave(struct st_sq_gate *gate);
+
+/* Calls of SQLite from here to the end of the block are a stretch that fork() waits for.  They may
+ * nest.  No transaction of ours is left open behind it, and nobody sleeps in it for another thread.
+ */
+#define ST_SQ_GATE                                                                                 \
+    struct st_sq_gate st_gate __attribute__((cleanup(st_sq_gate_leave), unused)) =                 \
+        st_sq_gate_enter()
+
+/* Every open connection is on the list; taking one off twice is fine. */
+void st_sq_conn_list(struct st_sq_conn *c);
+void st_sq_conn_unlist(struct st_sq_conn *c);
+
+void st_sq_fork_watch(void);
+/* Before a connection is opened: closes what the parent had open.  STINT_ESTATE: cannot be done. */
+stint_code st_sq_fork_settle(stint_error *err);
+/* In sqlite_file.c: the writers of the parent have no threads here. */
+void st_sq_registry_forget(void);
+
 /* ---- a connection (sqlite_conn.c) ------------------------------------------------------- */
 
 struct st_sq_conn {
@@ -52,6 +79,8 @@ struct st_sq_conn {
     int64_t (*until)(void *arg);  /* how long to wait for a lock (CLOCK_MONOTONIC) */
     void *until_arg;
     int64_t until_us; /* the same, when there is no function */
+    bool listed;      /* sqlite_fork.c */
+    struct st_sq_conn *prev, *next;
 };
 
 /* Opens path with our busy handler.  Nothing is read yet. */

@@ -188,6 +188,7 @@ static stint_code prune_count(struct st_sq *s, const struct st_prune_req *req,
 {
     const int64_t now = st_sq_now(req->now_us);
     stint_error local;
+    ST_SQ_GATE;
     struct st_sq_conn *c = st_sq_reader(s, &local);
 
     if (!c || ended_count(c, ST_SUCCEEDED, req->keep.succeeded_us, now, &out->n, &local) ||

@@ -190,6 +190,7 @@ stint_code st_sq_queues(struct st_store *store, int64_t now_us, struct st_queue_
     struct st_sq *s = st_sq_of(store);
     struct queues q = {0};
     stint_error local;
+    ST_SQ_GATE;
     struct st_sq_conn *c = st_sq_reader(s, &local);
 
     if (!c || queues_in(s, c, st_sq_now(now_us), &q, &local)) {
@@ -209,6 +210,7 @@ stint_code st_sq_queues(struct st_store *store, int64_t now_us, struct st_queue_
 stint_code st_sq_next_due(struct st_store *s, int64_t now_us, int64_t *due_us, stint_error *err)
 {
     stint_error local;
+    ST_SQ_GATE;
     struct st_sq_conn *c = st_sq_reader(st_sq_of(s), &local);
     sqlite3_stmt *st = c ? st_sq_stmt(c, SQ_NEXT_DUE, &local) : NULL;
     int rc = st ? st_sq_step(c, st, &local) : -1;
@@ -241,6 +243,7 @@ stint_code st_sq_flagged(struct st_store *s, struct st_slice worker, char (*ids)
                          size_t max, size_t *n_out, stint_error *err)
 {
     stint_error local;
+    ST_SQ_GATE;
     struct st_sq_conn *c = st_sq_reader(st_sq_of(s), &local);
 
     *n_out = 0;

@@ -236,6 +236,7 @@ stint_code st_sq_get(struct st_store *s, int64_t now_us, struct st_slice id,
                      struct st_job_info *out, stint_error *err)
 {
     stint_error local;
+    ST_SQ_GATE;
     struct st_sq_conn *c = st_sq_reader(st_sq_of(s), &local);
 
     memset(out, 0, sizeof(*out));
@@ -431,6 +432,7 @@ stint_code st_sq_list(struct st_store *s, const struct st_list_req *req, struct 
 {
     struct list l = {.req = req, .now_us = st_sq_now(req->now_us)};
     stint_error local;
+    ST_SQ_GATE;
     struct st_sq_conn *c = st_sq_reader(st_sq_of(s), &local);
 
     if (!c || list_in(c, &l, &local)) {

@@ -121,6 +121,7 @@ stint_code st_sq_schema_read(struct st_sq_conn *c, int *have, stint_error *err)
     const bool alone = sqlite3_get_autocommit(c->db);
     int64_t app = 0, version = 0, tables = 0;
     stint_code code;
+    ST_SQ_GATE;
 
     *have = 0;
     if (alone && st_sq_exec(c, "BEGIN", err))

@@ -44,6 +44,7 @@ static stint_code moved(const struct st_sq_writer *w, stint_error *err)
 void st_sq_tx_free(struct st_sq_writer *tx)
 {
     sqlite3 *db;
+    ST_SQ_GATE;
 
     if (!tx)
         return;
@@ -165,6 +166,7 @@ stint_code st_sq_transact(struct st_store *store, int64_t now_us, const struct s
     struct st_sq *s = st_sq_of(store);
     stint_error local;
     stint_code code;
+    ST_SQ_GATE;
 
     st_err_clear(&local);
     code = begin(s, &local);
@@ -239,6 +241,7 @@ stint_code st_sq_enqueue_tx(struct st_store *store, void *conn, int64_t now_us,
     struct st_sq *s = st_sq_of(store);
     stint_error local;
     stint_code code;
+    ST_SQ_GATE;
 
     st_err_clear(&local);
     code = s->tx && conn == s->tx->c.db ? enqueue_in(s->tx, &a, &local)

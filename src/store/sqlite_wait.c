@@ -27,7 +27,8 @@
 #define LOOK_CLOSE_US (2 * ST_MS) /* a sync usually takes less */
 #define LOOK_MOST_US  (100 * ST_MS)
 #define LOOK_TOTAL_US ST_SEC
-#define LOOK_AFTER_US (20 * ST_MS) /* once a commit was seen: for another that came along with it */
+#define LOOK_AFTER_US (20 * ST_MS) /* once a commit was seen: for another that came along with it  \
+                                    */
 
 void st_sq_interrupt(struct st_store *store)
 {
@@ -69,6 +70,7 @@ static stint_code version_read(struct st_sq_conn *c, int64_t *version, stint_err
 static stint_code look(struct st_sq *s, struct st_sq_conn *c, bool *moved, stint_error *err)
 {
     int64_t version = 0;
+    ST_SQ_GATE;
 
     if (version_read(c, &version, err))
         return err->code;

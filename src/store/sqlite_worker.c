@@ -121,6 +121,7 @@ stint_code st_sq_worker_list(struct st_store *s, struct st_worker_info **out, si
                              stint_error *err)
 {
     stint_error local;
+    ST_SQ_GATE;
     struct st_sq_conn *c = st_sq_reader(st_sq_of(s), &local);
 
     *out = NULL;

@@ -328,6 +328,14 @@ static bool probes_serve(struct st_sq_writer *w)
     return need;
 }
 
+static void release_memory(struct st_sq_writer *w)
+{
+    ST_SQ_GATE;
+
+    sqlite3_db_release_memory(w->c.db);
+    malloc_trim(0);
+}
+
 /* Gives memory back once nothing has happened for a while. */
 static void idle_wait(struct st_sq_writer *w)
 {
@@ -337,11 +345,18 @@ static void idle_wait(struct st_sq_writer *w)
     if (pthread_cond_timedwait(&w->cond, &w->mu, &ts) != ETIMEDOUT)
         return;
     pthread_mutex_unlock(&w->mu);
-    sqlite3_db_release_memory(w->c.db);
-    malloc_trim(0);
+    release_memory(w);
     pthread_mutex_lock(&w->mu);
     while (!w->head && !w->stop)
         pthread_cond_wait(&w->cond, &w->mu);
+}
+
+static void serve(struct st_sq_writer *w)
+{
+    ST_SQ_GATE;
+
+    if (probes_serve(w))
+        group_serve(w);
 }
 
 void *st_sq_writer_main(void *arg)
@@ -359,8 +374,7 @@ void *st_sq_writer_main(void *arg)
         pthread_mutex_unlock(&w->mu);
         if (!work)
             return NULL; /* stopped: no handle is left that could ask */
-        if (probes_serve(w))
-            group_serve(w);
+        serve(w);
     }
 }
 

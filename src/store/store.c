@@ -441,6 +441,19 @@ void st_store_interrupt(struct st_store *s)
     s->ops->interrupt(s);
 }
 
+stint_code st_store_watch(struct st_store *s, struct st_slice worker, const struct st_slice *queues,
+                          size_t n, stint_error *err)
+{
+    stint_code code = text_check(worker, ST_ID_MAX, "a worker's id", err);
+
+    return code || !s->ops->watch ? code : s->ops->watch(s, worker, queues, n, err);
+}
+
+unsigned st_store_news(struct st_store *s)
+{
+    return s->ops->news ? s->ops->news(s) : ST_NEWS_WORK | ST_NEWS_CANCEL | ST_NEWS_LOST;
+}
+
 stint_code st_store_schema(struct st_store *s, bool up, struct st_schema *out, stint_error *err)
 {
     return s->ops->schema(s, up, out, err);
@@ -477,18 +490,34 @@ void st_store_close(struct st_store *s)
 
 /* ---- opening ---------------------------------------------------------------------------- */
 
+static stint_code sqlite_open(const char *url, const struct st_store_open *opt,
+                              struct st_store **out, stint_error *err)
+{
+    return st_store_sqlite_open(url + strlen("sqlite:"), opt, out, err);
+}
+
+static const struct {
+    const char *kind;
+    stint_code (*open)(const char *url, const struct st_store_open *opt, struct st_store **out,
+                       stint_error *err);
+} kinds[] = {
+    {"sqlite", sqlite_open},
+};
+
 stint_code st_store_open(const char *url, const struct st_store_open *opt, struct st_store **out,
                          stint_error *err)
 {
+    const char *kind = st_store_kind(url);
     const char *colon = strchr(url, ':');
 
     *out = NULL;
-    if (strncmp(url, "sqlite:", 7) == 0)
-        return st_store_sqlite_open(url + 7, opt, out, err);
+    for (size_t i = 0; kind && i < sizeof(kinds) / sizeof(kinds[0]); i++)
+        if (strcmp(kind, kinds[i].kind) == 0)
+            return kinds[i].open(url, opt, out, err);
     if (colon)
         st_fail(err, STINT_EINVAL, "there is no store of the kind %.*s", (int)(colon - url), url);
     else
         st_fail(err, STINT_EINVAL, "a store is named by a URL, not \"%s\"", url);
-    st_err_remedy(err, "use sqlite:PATH, for example sqlite:stint.db");
+    st_err_remedy(err, "use " ST_STORE_URLS);
     return STINT_EINVAL;
 }

@@ -235,6 +235,13 @@ struct st_store_about {
     char version[64];    /* of the engine */
 };
 
+/* What a wait may hear of. */
+enum {
+    ST_NEWS_WORK = 1 << 0,   /* there may be jobs to claim */
+    ST_NEWS_CANCEL = 1 << 1, /* a job of this worker was asked to stop: see flagged */
+    ST_NEWS_LOST = 1 << 2,   /* a job of this worker may have been taken from it: renew tells */
+};
+
 struct st_store_ops {
     const char *name;
     unsigned caps;
@@ -340,6 +347,13 @@ struct st_store_ops {
     stint_code (*wait)(struct st_store *s, int timeout_ms, bool *woken, stint_error *err);
     void (*interrupt)(struct st_store *s); /* any thread; also makes the next wait return at once */
 
+    /* What the waits of this handle are for: work in these queues (n 0 = all; a parent means its subs too), and what
+     * concerns this worker's own jobs.  May be told again.  NULL = this store's waits are for everything. */
+    stint_code (*watch)(struct st_store *s, struct st_slice worker, const struct st_slice *queues, size_t n,
+                        stint_error *err);
+    /* What the last wait heard of, as ST_NEWS_ bits.  NULL = a wait that was woken may have heard of anything. */
+    unsigned (*news)(struct st_store *s);
+
     stint_code (*schema)(struct st_store *s, bool up, struct st_schema *out, stint_error *err);
     stint_code (*backup)(struct st_store *s, const char *path, st_progress_fn progress, void *arg,
                          stint_error *err);
@@ -360,6 +374,11 @@ struct st_store_open {
     bool no_create;  /* a store that is not there: ESTORE instead of making one */
     bool no_migrate; /* leave the schema as it is (for `migrate status`) */
 };
+
+/* What a store's URL looks like, for messages. */
+#define ST_STORE_URLS "sqlite:PATH, for example sqlite:stint.db"
+/* The kind of store a URL names ("sqlite"), or NULL. */
+const char *st_store_kind(const char *url);
 
 /* url: sqlite:PATH[?sync=full|normal].  Each call gives a handle of its own; handles on the same
  * file in one process share a writer. */
@@ -428,6 +447,9 @@ stint_code st_store_worker_remove(struct st_store *s, int64_t now_us, struct st_
 stint_code st_store_lead(struct st_store *s, const struct st_lead_req *req, struct st_lead *out, stint_error *err);
 stint_code st_store_wait(struct st_store *s, int timeout_ms, bool *woken, stint_error *err);
 void st_store_interrupt(struct st_store *s);
+stint_code st_store_watch(struct st_store *s, struct st_slice worker, const struct st_slice *queues, size_t n,
+                          stint_error *err);
+unsigned st_store_news(struct st_store *s);
 stint_code st_store_schema(struct st_store *s, bool up, struct st_schema *out, stint_error *err);
 stint_code st_store_backup(struct st_store *s, const char *path, st_progress_fn progress, void *arg, stint_error *err);
 stint_code st_store_check(struct st_store *s, st_finding_fn found, void *arg, stint_error *err);

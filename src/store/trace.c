@@ -198,6 +198,17 @@ static void t_interrupt(struct st_store *s)
     st_store_interrupt(real_of(s));
 }
 
+static stint_code t_watch(struct st_store *s, struct st_slice worker, const struct st_slice *queues,
+                          size_t n, stint_error *err)
+{
+    return st_store_watch(real_of(s), worker, queues, n, err);
+}
+
+static unsigned t_news(struct st_store *s)
+{
+    return st_store_news(real_of(s));
+}
+
 static stint_code t_schema(struct st_store *s, bool up, struct st_schema *out, stint_error *err)
 {
     CALL(schema, 1, up, out, err);
@@ -257,6 +268,8 @@ static const struct st_store_ops trace_ops = {
     .lead = t_lead,
     .wait = t_wait,
     .interrupt = t_interrupt,
+    .watch = t_watch,
+    .news = t_news,
     .schema = t_schema,
     .backup = t_backup,
     .check = t_check,
