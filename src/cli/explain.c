@@ -18,6 +18,7 @@
 
 #include "base/json.h"
 #include "cli/cli.h"
+#include "worker/down.h"
 
 struct list {
     struct cli_reason *out;
@@ -137,43 +138,57 @@ static void why_paused(struct list *l, const struct cli_facts *f)
 
 /* ---- the workers -------------------------------------------------------------------------- */
 
-/* Does a worker's JSON list let this name pass?  An empty list is everything; one that cannot be
- * read proves nothing against it. */
-static bool listed(const char *json, struct st_slice name, bool queue)
+/* How well does a worker's JSON list let this name pass?  0 = not at all.  An empty list is
+ * everything; one that cannot be read proves nothing against it. */
+static int listed(const char *json, struct st_slice name, bool queue)
 {
     struct st_slice text = st_slice_cstr(json), key, value;
-    bool any = false, hit = false;
+    bool any = false;
     struct st_buf b;
     size_t pos = 0;
+    int best = 0;
 
     if (!text.len || !st_json_ok(text))
-        return true;
+        return 1;
     text = st_json_trim(text);
     if (st_json_typeof(text) != ST_JSON_ARRAY)
-        return true;
+        return 1;
     st_buf_init(&b, 4096);
-    while (!hit && st_json_next(text, &pos, &key, &value)) {
+    while (st_json_next(text, &pos, &key, &value)) {
+        int match = 0;
+
         any = true;
         st_buf_reset(&b);
         if (!st_json_string(value, &b))
             continue;
-        hit = st_slice_is(st_buf_view(&b), "*") ||
-              (queue ? st_queue_covers(st_buf_view(&b), name)
-                     : st_pattern_match(st_buf_view(&b), name) > 0);
+        if (st_slice_is(st_buf_view(&b), "*"))
+            match = 1;
+        else
+            match = queue ? st_queue_covers(st_buf_view(&b), name)
+                          : st_pattern_match(st_buf_view(&b), name);
+        best = match > best ? match : best;
     }
     st_buf_clear(&b);
-    return hit || !any;
+    return any ? best : 1;
 }
 
-/* A parent queue that picks the handler makes the job's own type irrelevant. */
-static bool queue_decides(const struct cli_facts *f)
+/* A parent queue that picks the handler makes the job's own type irrelevant: the handler, or NULL. */
+static const char *queue_decides(const struct cli_facts *f)
 {
     struct st_slice parent = st_queue_parent(st_slice_cstr(f->job->queue));
 
     for (size_t i = 0; f->settings && i < f->settings->n_parents; i++)
         if (f->settings->parents[i].type && st_slice_is(parent, f->settings->parents[i].name))
-            return true;
-    return false;
+            return f->settings->parents[i].type;
+    return NULL;
+}
+
+/* A worker may be unwell in what does not concern this type. */
+static bool is_sick(const struct st_worker_info *w, struct st_slice type)
+{
+    int down = w->healthy ? 0 : st_down_match(w->note, type);
+
+    return down > 0 && down >= listed(w->types, type, false);
 }
 
 /* How far each worker gets with this job. */
@@ -184,7 +199,8 @@ struct hurdles {
 
 static void count_hurdles(const struct cli_facts *f, struct hurdles *h)
 {
-    bool any_type = queue_decides(f);
+    const char *handler = queue_decides(f);
+    struct st_slice type = st_slice_cstr(handler ? handler : f->job->type);
 
     memset(h, 0, sizeof(*h));
     for (size_t i = 0; i < f->n_workers; i++) {
@@ -196,10 +212,10 @@ static void count_hurdles(const struct cli_facts *f, struct hurdles *h)
         if (!listed(w->queues, st_slice_cstr(f->job->queue), true))
             continue;
         h->queue++;
-        if (!any_type && !listed(w->types, st_slice_cstr(f->job->type), false))
+        if (!handler && !listed(w->types, type, false))
             continue;
         h->type++;
-        if (!w->healthy) {
+        if (is_sick(w, type)) {
             h->sick = w;
             continue;
         }

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "worker/down.h"
 #include "worker/worker_int.h"
 
 #define KILLS_MAX 5                /* in a row */
@@ -86,17 +87,25 @@ static bool fine(const struct type_state *t)
     return !t->broken && !t->quarantined_until_us;
 }
 
-/* The first type that is not fine speaks for the worker. */
+/* The worker's row names every type that is not fine. */
 static void tell_health(struct st_worker *w)
 {
-    const struct type_state *bad = NULL;
+    struct st_down *down = calloc(w->settings->n_types + 1, sizeof(*down));
+    char note[sizeof(w->row.note)] = "some types cannot be run";
+    size_t n = 0, bad = 0;
 
-    for (size_t i = 0; i < w->settings->n_types && !bad; i++) {
-        if (!fine(&w->types[i]))
-            bad = &w->types[i];
+    for (size_t i = 0; i < w->settings->n_types; i++) {
+        if (fine(&w->types[i]))
+            continue;
+        bad++;
+        if (down)
+            down[n++] = (struct st_down){w->settings->types[i].pattern, w->types[i].note};
     }
+    if (n)
+        st_down_write(down, n, note, sizeof(note));
     if (w->maintainer)
-        st_maintainer_health(w->maintainer, !bad, bad ? bad->note : NULL);
+        st_maintainer_health(w->maintainer, !bad, bad ? note : NULL);
+    free(down);
 }
 
 static void quarantine(struct st_worker *w, size_t i, enum st_kind kind, int64_t now)
@@ -105,8 +114,7 @@ static void quarantine(struct st_worker *w, size_t i, enum st_kind kind, int64_t
     const char *pattern = w->settings->types[i].pattern;
 
     t->quarantined_until_us = now + QUARANTINE;
-    snprintf(t->note, sizeof(t->note), "type %.60s is quarantined: %d attempts in a row ended %s", pattern, t->kills,
-             st_kind_name(kind));
+    snprintf(t->note, sizeof(t->note), "quarantined for 10m: %d attempts in a row ended %s", t->kills, st_kind_name(kind));
     st_log(ST_LOG_ERROR, "type.quarantined", ST_F("type", pattern), ST_FI("kills", t->kills),
            ST_F("kind", st_kind_name(kind)), ST_F("for", "10m"));
     tell_health(w);
@@ -160,7 +168,8 @@ void types_on_health(void *arg, const char *name, bool healthy, const char *note
         if (strcmp(w->settings->types[i].pattern, name) != 0)
             continue;
         w->types[i].broken = !healthy;
-        snprintf(w->types[i].note, sizeof(w->types[i].note), "%s", note ? note : "");
+        if (!healthy || !w->types[i].quarantined_until_us)
+            snprintf(w->types[i].note, sizeof(w->types[i].note), "%s", note ? note : "");
         st_log(healthy ? ST_LOG_INFO : ST_LOG_ERROR, healthy ? "type.healthy" : "type.unhealthy", ST_F("type", name),
                ST_F("note", note ? note : ""));
     }

@@ -87,16 +87,40 @@ def test_a_child_that_dies_fails_what_it_had_and_is_replaced(stint, child):
         assert stint.until_state(stint.enqueue("t", "1"), "succeeded")["result"]["payload"] == 1
 
 
+def reason(stint, id):
+    (found,) = stint.json("explain", id)["reasons"]
+    return found["code"], found["text"]
+
+
 def test_a_parked_type_makes_the_worker_unhealthy_and_explain_says_so(stint, child):
-    stint.config({"t": child(on_child_crash="park"), "u": stint.sh("true")})
-    bad = stint.enqueue("t", '"die"')
+    stint.config({"pic": child(on_child_crash="park"), "pic.small": stint.sh("true"), "u": stint.sh("true")})
+    bad = stint.enqueue("pic", '"die"')
     with stint.worker() as worker:
         stint.until_state(bad, "failed")
         until(lambda: worker.row["healthy"] is False, "the worker to say that it is not well")
-        waiting = stint.enqueue("t", "1")
-        text = stint("explain", waiting).text
-        assert "t" in text and stint.json("job", "show", waiting)["state"] == "pending"
-        assert stint.until_state(stint.enqueue("u"), "succeeded")  # other types go on
+        assert worker.row["note"].startswith("cannot run pic - a child crashed"), worker.row
+        waiting = stint.enqueue("pic", "1")
+        code, text = reason(stint, waiting)
+        assert code == "workers_unhealthy" and "cannot run pic - a child crashed" in text
+        assert stint.json("job", "show", waiting)["state"] == "pending"
+        for other in "u", "pic.small":  # other types go on, and nothing is said against them
+            assert stint.until_state(stint.enqueue(other), "succeeded")
+            worker.signal(signal.SIGSTOP)
+            assert reason(stint, stint.enqueue(other))[0] == "soon"
+            worker.signal(signal.SIGCONT)
+
+
+def test_a_type_whose_children_keep_crashing_is_named(stint):
+    stint.config({"bad": stint.sh("echo no model >&2; exit 3", mode="resident"), "u": stint.sh("true")})
+    id = stint.enqueue("bad")
+    with stint.worker() as worker:
+        until(lambda: worker.row["healthy"] is False, "the breaker to open", 120)
+        assert worker.row["note"].startswith("cannot run bad - 5 crashes in 10m"), worker.row
+        assert "no model" in worker.row["note"]
+        job = stint.until_state(id, "pending")
+        assert job["attempt"] == 0
+        assert reason(stint, id)[0] == "workers_unhealthy"
+        assert stint.until_state(stint.enqueue("u"), "succeeded")
 
 
 def test_progress_is_seen_while_it_runs_and_a_cancel_line_ends_it(stint, child):
@@ -133,6 +157,9 @@ def test_a_type_whose_attempts_are_killed_again_and_again_is_quarantined(stint):
     with stint.worker("--slots", "1") as worker:
         worker.said("type.quarantined")
         until(lambda: worker.row["healthy"] is False, "the worker to say that it is not well")
+        assert worker.row["note"].startswith("cannot run t - quarantined for 10m: 5 attempts in a row"), worker.row
+        waiting = stint.json("job", "list", "--state", "pending", "--limit", "1")["jobs"][0]["id"]
+        assert reason(stint, waiting)[0] == "workers_unhealthy"
         counts = stint.json("queue", "list")["queues"][0]["counts"]
         assert counts.get("failed", 0) == 5 and counts.get("pending", 0) == 3, counts
         worker.signal(signal.SIGTERM)

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "cli/explain.h"
+#include "worker/down.h"
 
 #define NOW (1800000000 * ST_SEC)
 
@@ -179,6 +180,51 @@ static void workers_must_be_healthy_awake_and_have_a_free_slot(void **state)
     assert_string_equal(codes(&s), "soon");
 }
 
+static void a_worker_is_unwell_only_for_the_types_it_names(void **state)
+{
+    struct scene s;
+
+    (void)state;
+    scene_init(&s);
+    both_workers(&s, sicken);
+    strcpy(s.workers[1].note, "cannot run send - 5 crashes in 10m; last: exit status 3");
+    assert_string_equal(codes(&s), "workers_unhealthy");
+    assert_non_null(strstr(s.reasons[0].text, "w1 says: cannot run send - 5 crashes"));
+    strcpy(s.workers[1].note, "cannot run sender, sen, other - sender: send");
+    assert_string_equal(codes(&s), "soon");
+    strcpy(s.workers[1].note, "cannot run sender, send, other - sender: killed");
+    assert_string_equal(codes(&s), "workers_unhealthy");
+    strcpy(s.workers[1].note, "cannot run sender, ... - sender: killed"); /* it may be one of these */
+    assert_string_equal(codes(&s), "workers_unhealthy");
+    /* what is served by its own name is not what a pattern is about */
+    strcpy(s.workers[1].note, "cannot run s* - killed");
+    assert_string_equal(codes(&s), "soon");
+    strcpy(s.workers[1].types, "[\"x\",\"s*\"]");
+    assert_string_equal(codes(&s), "workers_unhealthy");
+}
+
+static void the_note_names_as_many_types_as_fit(void **state)
+{
+    struct st_down two[] = {{"a", "5 crashes"}, {"b.*", "quarantined"}}, many[100];
+    char note[240], names[100][8];
+
+    (void)state;
+    st_down_write(two, 1, note, sizeof(note));
+    assert_string_equal(note, "cannot run a - 5 crashes");
+    st_down_write(two, 2, note, sizeof(note));
+    assert_string_equal(note, "cannot run a, b.* - a: 5 crashes; b.*: quarantined");
+    assert_int_equal(st_down_match(note, st_slice_cstr("b.c")), 3);
+    assert_int_equal(st_down_match(note, st_slice_cstr("c")), 0);
+    for (int i = 0; i < 100; i++) {
+        snprintf(names[i], sizeof(names[i]), "t%d", i);
+        many[i] = (struct st_down){names[i], "a reason that is rather long"};
+    }
+    st_down_write(many, 100, note, sizeof(note));
+    assert_int_equal(strlen(note), sizeof(note) - 1);
+    assert_non_null(strstr(note, ", ... - t0: a reason that is rather long; t1: "));
+    assert_int_equal(st_down_match(note, st_slice_cstr("t99")), INT32_MAX);
+}
+
 static void what_keeps_the_job_itself_is_told_with_all_the_rest(void **state)
 {
     struct scene s;
@@ -264,6 +310,8 @@ int main(void)
         cmocka_unit_test(workers_must_serve_the_queue_and_the_type),
         cmocka_unit_test(a_parent_queue_that_picks_the_handler_makes_the_type_irrelevant),
         cmocka_unit_test(workers_must_be_healthy_awake_and_have_a_free_slot),
+        cmocka_unit_test(a_worker_is_unwell_only_for_the_types_it_names),
+        cmocka_unit_test(the_note_names_as_many_types_as_fit),
         cmocka_unit_test(what_keeps_the_job_itself_is_told_with_all_the_rest),
         cmocka_unit_test(a_used_up_budget_and_a_blocked_job_are_told),
         cmocka_unit_test(a_held_job_names_its_worker_and_its_lease),
