@@ -13,6 +13,11 @@
  * returns a stint_code and fills the caller's stint_error, if one was passed.
  * Bytes that go in are copied before the call returns.
  *
+ * Handles stay in the process that made them.  In one that was forked from it every call on them is
+ * STINT_ESTATE, stops do nothing, and closing or freeing leaves the parent's alone; open new ones
+ * there.  A process forked by a handler, middleware, transaction or event callback must not return
+ * from it: it ends with exit code 70.
+ *
  * Structures of options start from their _INIT and carry their size, so that they can grow
  * without breaking programs that were built against an older header.
  */
@@ -285,7 +290,7 @@ STINT_API stint_code stint_worker_run(stint_worker *w, stint_error *err);
 /* The same on a thread of its own.  After stint_worker_join it may be started again. */
 STINT_API stint_code stint_worker_start(stint_worker *w, stint_error *err);
 /* Waits until it has ended and gives what stint_worker_run would have.  STINT_ESTATE: it was not
- * started, or another thread waits already.  Not from a handler. */
+ * started, another thread waits already, or this is a handler or event callback of its own. */
 STINT_API stint_code stint_worker_join(stint_worker *w, stint_error *err);
 
 /* Stop gracefully: claim nothing more, give back what has not begun, let what runs end; when
@@ -317,7 +322,9 @@ STINT_API stint_code stint_worker_step(stint_worker *w, int *running, stint_erro
 /* Its id in the workers table: of the run that goes on, or of the last one. */
 STINT_API const char *stint_worker_id(const stint_worker *w);
 
-/* Stops it at once and waits, if it still runs.  NULL is fine.  Not from a handler. */
+/* Stops it at once and waits, if it still runs: for a thread that is in run, join or step too.  No
+ * other call may begin afterwards.  NULL is fine.  From a handler or event callback of its own it
+ * stops the worker, frees nothing and logs worker.not_freed. */
 STINT_API void stint_worker_free(stint_worker *w);
 
 /* ---- an attempt: what it is --------------------------------------------------------------- */

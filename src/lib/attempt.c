@@ -280,6 +280,7 @@ static stint_code go_in(stint_attempt *a, size_t level)
         rc = w->uses[level].fn(a, w->uses[level].arg);
     else
         rc = a->handler->fn(a, a->handler->arg);
+    st_lib_end_fork(w->pid);
     a->frame = outer;
     heed_code(a, rc);
     return rc;
@@ -301,7 +302,9 @@ void st_lib_run_attempt(void *arg, struct st_pool_item *it)
     stint_attempt a = {.w = h->w, .handler = h, .it = it, .log_mutex = PTHREAD_MUTEX_INITIALIZER};
 
     st_observe_job(&h->w->observer, STINT_EVENT_ATTEMPT_STARTED, it->job);
+    st_lib_inside(h->w);
     go_in(&a, 0);
+    st_lib_inside(NULL);
     it->firm = a.explicitly || a.settled;
     if (a.has_log)
         st_runlog_finish(&a.log, &it->ran);

@@ -6,10 +6,13 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "enqueue/await.h"
 #include "job/show.h"
 #include "lib/lib.h"
+
+#define BATCH_MAX 1000000 /* as of the store, before anything is allocated */
 
 /* ---- open and close ---------------------------------------------------------------------- */
 
@@ -32,12 +35,15 @@ stint_code stint_open(const char *url, int timeout_ms, stint **out, stint_error 
     stint *st;
     stint_code rc;
 
+    if (!out)
+        return st_fail(err, STINT_EINVAL, "there is no place for the handle: out is NULL");
     *out = NULL;
     if (timeout_ms < 0)
         return st_fail(err, STINT_EINVAL, "the timeout is negative");
     st = calloc(1, sizeof(*st));
     if (!st)
         return st_fail(err, STINT_ENOMEM, "no memory for a handle");
+    st->pid = getpid();
     rc = st_store_open(st_lib_url(url), &opt, &st->store, err);
     if (rc != STINT_OK) {
         free(st);
@@ -51,8 +57,16 @@ void stint_close(stint *st)
 {
     if (!st)
         return;
-    st_store_close(st->store);
+    if (!st_lib_forked(st->pid))
+        st_store_close(st->store);
     free(st);
+}
+
+stint_code st_lib_usable(const stint *st, stint_error *err)
+{
+    if (!st)
+        return st_fail(err, STINT_EINVAL, "the handle is NULL: stint_open() gives one");
+    return st_lib_same_process(st->pid, "handle", "stint_open()", err);
 }
 
 void stint_free(void *p)
@@ -113,8 +127,8 @@ static stint_code take_jobs(const stint_job *in, size_t n, struct st_enqueue_ite
     return STINT_OK;
 }
 
-stint_code st_lib_enqueue(const stint_job *jobs, size_t n, stint_enqueued *out, st_lib_add_fn add,
-                          void *arg, stint_error *err)
+static stint_code add_jobs(const stint_job *jobs, size_t n, stint_enqueued *out, st_lib_add_fn add,
+                           void *arg, stint_error *err)
 {
     struct st_enqueue_item *items = calloc(n ? n : 1, sizeof(*items));
     struct st_new_job *new_jobs = calloc(n ? n : 1, sizeof(*new_jobs));
@@ -140,6 +154,16 @@ stint_code st_lib_enqueue(const stint_job *jobs, size_t n, stint_enqueued *out, 
     return rc;
 }
 
+stint_code st_lib_enqueue(const stint_job *jobs, size_t n, stint_enqueued *out, st_lib_add_fn add,
+                          void *arg, stint_error *err)
+{
+    if (n && !jobs)
+        return st_fail(err, STINT_EINVAL, "there are no jobs: the list is NULL");
+    if (n > BATCH_MAX)
+        return st_fail(err, STINT_EINVAL, "too many jobs at once: %zu, at most %d", n, BATCH_MAX);
+    return add_jobs(jobs, n, out, add, arg, err);
+}
+
 static stint_code add_to_store(void *arg, const struct st_new_job *jobs, size_t n,
                                struct st_enqueued *out, stint_error *err)
 {
@@ -149,13 +173,19 @@ static stint_code add_to_store(void *arg, const struct st_new_job *jobs, size_t 
 stint_code stint_enqueue(stint *st, const stint_job *jobs, size_t n, stint_enqueued *out,
                          stint_error *err)
 {
-    return st_lib_enqueue(jobs, n, out, add_to_store, st->store, err);
+    stint_code rc = st_lib_usable(st, err);
+
+    return rc == STINT_OK ? st_lib_enqueue(jobs, n, out, add_to_store, st->store, err) : rc;
 }
 
 /* ---- look, wait, cancel ------------------------------------------------------------------ */
 
-static stint_code check_id(const char *id, stint_error *err)
+static stint_code check_call(const stint *st, const char *id, stint_error *err)
 {
+    stint_code rc = st_lib_usable(st, err);
+
+    if (rc != STINT_OK)
+        return rc;
     if (!id)
         return st_fail(err, STINT_EINVAL, "the id is NULL");
     return st_id_check(st_slice_cstr(id), err);
@@ -166,8 +196,10 @@ stint_code stint_get(stint *st, const char *id, char **json, stint_error *err)
     struct st_job_info info = {0};
     struct st_buf text;
     struct st_jw w;
-    stint_code rc = check_id(id, err);
+    stint_code rc = check_call(st, id, err);
 
+    if (!json)
+        return st_fail(err, STINT_EINVAL, "there is no place for the job: json is NULL");
     *json = NULL;
     if (rc == STINT_OK)
         rc = st_store_get(st->store, 0, st_slice_cstr(id), &info, err);
@@ -188,14 +220,16 @@ stint_code stint_wait(stint *st, const char *id, int timeout_ms, const char **st
                       stint_error *err)
 {
     struct st_job_info info = {0};
-    stint_code rc = check_id(id, err);
+    stint_code rc = check_call(st, id, err);
 
-    *state = NULL;
+    if (state)
+        *state = NULL;
     if (rc == STINT_OK)
         rc = st_await(st->store, st_slice_cstr(id), timeout_ms, &info, err);
     if (rc != STINT_OK)
         return rc;
-    *state = st_state_name(info.state);
+    if (state)
+        *state = st_state_name(info.state);
     st_job_info_clear(&info);
     return STINT_OK;
 }
@@ -210,7 +244,7 @@ static stint_code cancel_refused(stint_code verdict, const char *id, stint_error
 stint_code stint_cancel(stint *st, const char *id, stint_error *err)
 {
     struct st_slice ids = st_slice_cstr(id);
-    stint_code verdict = STINT_OK, rc = check_id(id, err);
+    stint_code verdict = STINT_OK, rc = check_call(st, id, err);
     bool asked = false;
 
     if (rc == STINT_OK)

@@ -12,11 +12,27 @@
 
 #include "stint_sqlite.h"
 
+/* ---- fork.c ------------------------------------------------------------------------------ */
+
+/* A handle lives in the process that made it; one that forked() from it has nothing behind its
+ * copy: no thread, no lock, and descriptors that it shares. */
+bool st_lib_forked(pid_t made_in);
+/* STINT_ESTATE and what to do instead, in a process forked from the one that made `what`. */
+stint_code st_lib_same_process(pid_t made_in, const char *what, const char *again,
+                               stint_error *err);
+/* A function of the host's has returned, perhaps in a process that it forked: that one ends here.
+ * There is no worker in it that could go on. */
+void st_lib_end_fork(pid_t made_in);
+
 /* ---- client.c ---------------------------------------------------------------------------- */
 
 struct stint {
     struct st_store *store;
+    pid_t pid; /* that opened it */
 };
+
+/* STINT_EINVAL: there is no handle; STINT_ESTATE: it is that of another process. */
+stint_code st_lib_usable(const stint *st, stint_error *err);
 
 /* The store to use: url, else the environment's, else the default. */
 const char *st_lib_url(const char *url);
@@ -54,10 +70,10 @@ struct lib_middleware {
 
 /*
  *   IDLE --run--> RUNNING --> IDLE
- *   IDLE --begin--> STEPPING --the last step--> IDLE
+ *   IDLE --begin--> STEPPING --step--> STEP --> STEPPING, or IDLE after the last
  *   IDLE --start--> STARTED --join--> JOINING --> IDLE
  */
-enum lib_state { LIB_IDLE, LIB_RUNNING, LIB_STEPPING, LIB_STARTED, LIB_JOINING };
+enum lib_state { LIB_IDLE, LIB_RUNNING, LIB_STEPPING, LIB_STEP, LIB_STARTED, LIB_JOINING };
 
 struct stint_worker {
     /* set before it runs, and left alone while it does */
@@ -71,11 +87,14 @@ struct stint_worker {
     size_t n_handlers;
     struct lib_middleware *uses;
     size_t n_uses;
+    pid_t pid;        /* that made it */
     int stop_fd;      /* an eventfd that the loop watches: see stint_worker_stop */
     atomic_int stops; /* 0 = not asked to, 1 = gracefully, 2 = at once */
 
-    pthread_mutex_t mutex; /* guards state */
+    pthread_mutex_t mutex; /* guards these */
+    pthread_cond_t changed;
     enum lib_state state;
+    bool freeing;
 
     /* of the run */
     char id[ST_ID_MAX + 1];
@@ -92,6 +111,9 @@ struct stint_worker {
     struct st_store **stores;
     size_t n_stores;
 };
+
+/* This thread runs something of the host's for w from now on; gives what it was before. */
+const struct stint_worker *st_lib_inside(const struct stint_worker *w);
 
 /* A store handle for a handler's transactions; given back for the next. */
 stint_code st_lib_store_take(struct stint_worker *w, struct st_store **out, stint_error *err);

@@ -52,8 +52,12 @@ struct sqlite3 *stint_sqlite_tx(stint_tx *tx)
 stint_code stint_sqlite_enqueue(stint *st, struct sqlite3 *db, const stint_job *jobs, size_t n,
                                 stint_enqueued *out, stint_error *err)
 {
-    struct st_tx tx = {.store = st->store, .conn = db};
+    stint_code rc = st_lib_usable(st, err);
+    struct st_tx tx = {.conn = db};
 
+    if (rc != STINT_OK)
+        return rc;
+    tx.store = st->store;
     if (!is_sqlite(st->store))
         return st_fail(err, STINT_EINVAL, "a SQLite connection is of no use to the %s store",
                        st->store->ops->name);
@@ -79,12 +83,26 @@ static struct st_hold hold_of(const stint_attempt *a)
     return (struct st_hold){.id = st_slice_cstr(job->id), .fence = job->fence, .ref = job->ref};
 }
 
+static stint_code may_transact(const stint_attempt *a, stint_tx_fn fn, stint_error *err)
+{
+    stint_code rc = st_lib_same_process(a->w->pid, "attempt", "stint_open()", err);
+
+    if (rc != STINT_OK)
+        return rc;
+    if (!fn)
+        return st_fail(err, STINT_EINVAL, "a transaction needs a function");
+    if (a->settled)
+        return st_fail(err, STINT_ESTATE, "the attempt is finished");
+    return STINT_OK;
+}
+
 static stint_code call_fn(void *arg, struct st_tx *tx, stint_error *err)
 {
     struct call *c = arg;
     struct stint_tx handle = {.tx = tx};
     stint_code rc = c->fn(c->a, &handle, c->arg);
 
+    st_lib_end_fork(c->a->w->pid);
     return rc == STINT_OK ? rc : st_fail(err, rc, "the function returned %s", stint_code_name(rc));
 }
 
@@ -96,8 +114,9 @@ stint_code stint_attempt_prepare(stint_attempt *a, stint_mode mode, stint_tx_fn 
     struct st_store *store;
     stint_code rc;
 
-    if (a->settled)
-        return st_fail(err, STINT_ESTATE, "the attempt is finished");
+    rc = may_transact(a, fn, err);
+    if (rc != STINT_OK)
+        return rc;
     rc = st_lib_store_take(a->w, &store, err);
     if (rc != STINT_OK)
         return rc;
@@ -223,8 +242,9 @@ stint_code stint_attempt_finish_with(stint_attempt *a, stint_tx_fn fn, void *arg
     struct st_store *store;
     stint_code rc;
 
-    if (a->settled)
-        return st_fail(err, STINT_ESTATE, "the attempt is finished");
+    rc = may_transact(a, fn, err);
+    if (rc != STINT_OK)
+        return rc;
     rc = st_lib_store_take(a->w, &store, err);
     if (rc != STINT_OK)
         return rc;

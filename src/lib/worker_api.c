@@ -13,6 +13,9 @@
  * Stopping must be possible from anywhere, a signal handler too, and at any time: it only writes to
  * an eventfd that lives as long as the handle and that the loop watches.
  *
+ * Whoever leaves a state says so (`changed`), which is what stint_worker_free waits for: a thread
+ * that is in run, join or step is let out before the handle goes.
+ *
  * Thread: any; `mutex` guards the state.  Handlers and middlewares may be added only while it is
  * idle.
  */
@@ -25,6 +28,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "complete/complete.h"
 #include "lib/lib.h"
 
@@ -37,14 +41,29 @@ static stint_code no_memory(stint_error *err)
     return st_fail(err, STINT_ENOMEM, "no memory for a worker");
 }
 
+/* The worker on one of whose threads a handler or a callback of the host's runs just now: that
+ * thread cannot wait for the worker's end, being part of it. */
+static _Thread_local const stint_worker *inside;
+
+const stint_worker *st_lib_inside(const stint_worker *w)
+{
+    const stint_worker *before = inside;
+
+    inside = w;
+    return before;
+}
+
 /* One event at a time, whichever thread it comes from. */
 static void tell(void *arg, const stint_event *event)
 {
     stint_worker *w = arg;
+    const stint_worker *before = st_lib_inside(w);
 
     pthread_mutex_lock(&w->event_mutex);
     w->event(w->event_arg, event);
+    st_lib_end_fork(w->pid);
     pthread_mutex_unlock(&w->event_mutex);
+    st_lib_inside(before);
 }
 
 static void worker_clear(stint_worker *w)
@@ -61,6 +80,7 @@ static void worker_clear(stint_worker *w)
     if (w->stop_fd >= 0)
         close(w->stop_fd);
     pthread_mutex_destroy(&w->mutex);
+    pthread_cond_destroy(&w->changed);
     pthread_mutex_destroy(&w->event_mutex);
     pthread_mutex_destroy(&w->store_mutex);
     free(w);
@@ -90,14 +110,19 @@ static stint_code worker_fill(stint_worker *w, const char *url, const stint_work
 stint_code stint_worker_new(const char *url, const stint_worker_options *opt, stint_worker **out,
                             stint_error *err)
 {
-    stint_worker *w = calloc(1, sizeof(*w));
+    stint_worker *w;
     stint_code rc;
 
+    if (!out)
+        return st_fail(err, STINT_EINVAL, "there is no place for the worker: out is NULL");
     *out = NULL;
+    w = calloc(1, sizeof(*w));
     if (!w)
         return no_memory(err);
+    w->pid = getpid();
     w->stop_fd = w->epoll_fd = w->timer_fd = -1;
     pthread_mutex_init(&w->mutex, NULL);
+    st_cond_init(&w->changed);
     pthread_mutex_init(&w->event_mutex, NULL);
     pthread_mutex_init(&w->store_mutex, NULL);
     rc = worker_fill(w, url, opt, err);
@@ -111,24 +136,42 @@ stint_code stint_worker_new(const char *url, const stint_worker_options *opt, st
 
 /* ---- what it serves ---------------------------------------------------------------------- */
 
-/* Moves on only from idle: one way of running at a time. */
-static stint_code leave_idle(stint_worker *w, enum lib_state to, stint_error *err)
+static stint_code usable(const stint_worker *w, stint_error *err)
 {
-    stint_code rc = STINT_OK;
+    if (!w)
+        return st_fail(err, STINT_EINVAL, "the worker is NULL: stint_worker_new() gives one");
+    return st_lib_same_process(w->pid, "worker", "stint_worker_new()", err);
+}
 
+/* From one state to another; `refusal` where it is in neither that one nor on its way out. */
+static stint_code move_state(stint_worker *w, enum lib_state from, enum lib_state to,
+                             const char *refusal, stint_error *err)
+{
+    stint_code rc = usable(w, err);
+
+    if (rc != STINT_OK)
+        return rc;
     pthread_mutex_lock(&w->mutex);
-    if (w->state != LIB_IDLE)
-        rc = st_fail(err, STINT_ESTATE, "the worker is running");
+    if (w->state != from || w->freeing)
+        rc = st_fail(err, STINT_ESTATE, "%s", w->freeing ? "the worker is being freed" : refusal);
     else
         w->state = to;
     pthread_mutex_unlock(&w->mutex);
     return rc;
 }
 
+/* Moves on only from idle: one way of running at a time. */
+static stint_code leave_idle(stint_worker *w, enum lib_state to, stint_error *err)
+{
+    return move_state(w, LIB_IDLE, to, "the worker is running", err);
+}
+
+/* The last that a call does with the worker: it may be freed as soon as the lock is open. */
 static void set_state(stint_worker *w, enum lib_state to)
 {
     pthread_mutex_lock(&w->mutex);
     w->state = to;
+    pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->mutex);
 }
 
@@ -341,19 +384,11 @@ stint_code stint_worker_start(stint_worker *w, stint_error *err)
     return rc;
 }
 
-stint_code stint_worker_join(stint_worker *w, stint_error *err)
+/* In JOINING. */
+static stint_code join_thread(stint_worker *w, stint_error *err)
 {
-    stint_code rc = STINT_OK;
+    stint_code rc;
 
-    pthread_mutex_lock(&w->mutex);
-    if (w->state == LIB_STARTED)
-        w->state = LIB_JOINING;
-    else
-        rc =
-            st_fail(err, STINT_ESTATE, "the worker was not started, or somebody else waits for it");
-    pthread_mutex_unlock(&w->mutex);
-    if (rc != STINT_OK)
-        return rc;
     pthread_join(w->thread, NULL);
     rc = w->result;
     if (rc != STINT_OK && err)
@@ -363,15 +398,37 @@ stint_code stint_worker_join(stint_worker *w, stint_error *err)
     return rc;
 }
 
+static stint_code own_thread(stint_error *err)
+{
+    st_fail(err, STINT_ESTATE, "a handler or event callback cannot wait for the end of its worker");
+    st_err_remedy(err, "call stint_worker_stop() here, and wait on another thread");
+    return STINT_ESTATE;
+}
+
+stint_code stint_worker_join(stint_worker *w, stint_error *err)
+{
+    stint_code rc = usable(w, err);
+
+    if (rc == STINT_OK && inside == w)
+        rc = own_thread(err);
+    if (rc == STINT_OK)
+        rc = move_state(w, LIB_STARTED, LIB_JOINING,
+                        "the worker was not started, or somebody else waits for it", err);
+    return rc == STINT_OK ? join_thread(w, err) : rc;
+}
+
 /* ---- stopping ---------------------------------------------------------------------------- */
 
 /* `how` as in stops.  The loop counts what it reads: the second stop is the one at once. */
 static void ask_to_stop(stint_worker *w, int how)
 {
-    int asked = atomic_load(&w->stops);
+    int asked;
     uint64_t more;
     ssize_t n;
 
+    if (!w || st_lib_forked(w->pid)) /* the descriptor is the parent's too */
+        return;
+    asked = atomic_load(&w->stops);
     while (asked < how && !atomic_compare_exchange_weak(&w->stops, &asked, how))
         ;
     if (asked >= how)
@@ -436,9 +493,11 @@ static stint_code step_open(stint_worker *w, stint_error *err)
 
 stint_code stint_worker_begin(stint_worker *w, int *fd, stint_error *err)
 {
-    stint_code rc = leave_idle(w, LIB_RUNNING, err);
+    stint_code rc = fd ? leave_idle(w, LIB_RUNNING, err)
+                       : st_fail(err, STINT_EINVAL, "there is no place for the descriptor");
 
-    *fd = -1;
+    if (fd)
+        *fd = -1;
     if (rc != STINT_OK)
         return rc;
     rc = run_make(w, err);
@@ -460,26 +519,36 @@ stint_code stint_worker_begin(stint_worker *w, int *fd, stint_error *err)
     return rc;
 }
 
+/* In STEP.  0 = that was the last one. */
+static int turn(stint_worker *w, stint_code *rc, stint_error *err)
+{
+    uint64_t expired;
+    ssize_t n = read(w->timer_fd, &expired, sizeof(expired));
+    int running = st_worker_turn(w->inner);
+
+    (void)n;
+    *rc = STINT_OK;
+    if (running) {
+        arm_timer(w);
+    } else {
+        *rc = st_worker_end(w->inner, err);
+        step_clear(w);
+        run_clear(w);
+    }
+    set_state(w, running ? LIB_STEPPING : LIB_IDLE);
+    return running;
+}
+
 stint_code stint_worker_step(stint_worker *w, int *running, stint_error *err)
 {
-    stint_code rc;
-    uint64_t expired;
-    ssize_t n;
+    stint_code rc = move_state(w, LIB_STEPPING, LIB_STEP,
+                               "stint_worker_begin() comes before stint_worker_step(), and one "
+                               "step before the next",
+                               err);
+    int more = rc == STINT_OK && turn(w, &rc, err);
 
-    *running = 0;
-    if (w->epoll_fd < 0)
-        return st_fail(err, STINT_ESTATE, "stint_worker_begin() comes before stint_worker_step()");
-    n = read(w->timer_fd, &expired, sizeof(expired));
-    (void)n;
-    *running = st_worker_turn(w->inner);
-    if (*running) {
-        arm_timer(w);
-        return STINT_OK;
-    }
-    rc = st_worker_end(w->inner, err);
-    step_clear(w);
-    run_clear(w);
-    set_state(w, LIB_IDLE);
+    if (running)
+        *running = more;
     return rc;
 }
 
@@ -487,24 +556,50 @@ stint_code stint_worker_step(stint_worker *w, int *running, stint_error *err)
 
 const char *stint_worker_id(const stint_worker *w)
 {
-    return w->id;
+    return w ? w->id : "";
+}
+
+/* Until nobody else is in a call that ends by itself; what is left is idle, or ours to end. */
+static enum lib_state wait_for_others(stint_worker *w)
+{
+    enum lib_state state;
+
+    pthread_mutex_lock(&w->mutex);
+    while (w->state == LIB_RUNNING || w->state == LIB_JOINING || w->state == LIB_STEP)
+        pthread_cond_wait(&w->changed, &w->mutex);
+    state = w->state;
+    if (state == LIB_STARTED)
+        w->state = LIB_JOINING;
+    else if (state == LIB_STEPPING)
+        w->state = LIB_STEP;
+    pthread_mutex_unlock(&w->mutex);
+    return state;
+}
+
+static void end_run(stint_worker *w)
+{
+    enum lib_state state = wait_for_others(w);
+    stint_code rc;
+
+    if (state == LIB_STARTED)
+        join_thread(w, NULL);
+    while (state == LIB_STEPPING && turn(w, &rc, NULL))
+        poll(&(struct pollfd){.fd = w->epoll_fd, .events = POLLIN}, 1, -1);
 }
 
 void stint_worker_free(stint_worker *w)
 {
-    int running = 1;
-
-    if (!w)
+    if (!w || st_lib_forked(w->pid))
         return;
-    if (w->state == LIB_STARTED) {
-        stint_worker_stop_now(w);
-        stint_worker_join(w, NULL);
+    stint_worker_stop_now(w);
+    if (inside == w) {
+        st_log(ST_LOG_ERROR, "worker.not_freed", ST_F("worker", w->id),
+               ST_F("why", "stint_worker_free() was called by a handler or event callback of it"));
+        return;
     }
-    if (w->state == LIB_STEPPING)
-        stint_worker_stop_now(w);
-    while (w->state == LIB_STEPPING && running) {
-        poll(&(struct pollfd){.fd = w->epoll_fd, .events = POLLIN}, 1, -1);
-        stint_worker_step(w, &running, NULL);
-    }
+    pthread_mutex_lock(&w->mutex);
+    w->freeing = true;
+    pthread_mutex_unlock(&w->mutex);
+    end_run(w);
     worker_clear(w);
 }
