@@ -768,6 +768,28 @@ def test_threads_answer_each_request_once(worker):
     w.end()
 
 
+def test_threads_wait_for_each_other_after_many_quick_requests(worker):
+    """Quick ones are left to one thread; those that wait must get theirs all the same."""
+    w = worker(
+        """
+        import threading
+        all_there = threading.Barrier(4)
+        @stint.task
+        def f(payload):
+            if payload == "wait":
+                all_there.wait()
+            return payload
+        stint.run(4)
+        """
+    )
+    for _ in range(3):
+        w.send(*(request(f"t{n}", n) for n in range(3000)), *(request(f"w{n}", "wait") for n in range(4)))
+        assert {a["task_id"] for a in w.lines(3004)} >= {f"w{n}" for n in range(4)}
+        w.send(*(request(f"w{n}", "wait") for n in range(4)))
+        assert {a["task_id"] for a in w.lines(4)} == {f"w{n}" for n in range(4)}
+    w.end()
+
+
 def test_a_quick_answer_does_not_wait_for_a_slow_handler(worker):
     w = worker(
         """

@@ -2,7 +2,8 @@
 """Requests in, handlers called, answers out.
 
 With one thread, the main thread reads, runs and writes in turn; a handler that asks whether it
-is cancelled makes it read on. With several, the main thread only reads.
+is cancelled makes it read on. With several, the main thread only reads, and decides how many of
+the others are woken (_Pace).
 
 Invariants:
   (1) a request that was started is answered, once;
@@ -23,11 +24,38 @@ from ._registry import Handler, NoHandler, Registry, wants_context
 from ._signals import Signals
 from ._wire import Wire
 
+LOOK_MS = 1  # how soon it is noticed that one thread does not get on
 QUICK_S = 0.001  # after a handler that took longer, no answer is held back
 BACKLOG_MAX = 1024  # requests read ahead for the sake of cancel lines
 REFUSED_MAX = 10_000
 TYPES_MAX = 10_000
 _ID = re.compile(rb'\s*\{\s*"task_id"\s*:\s*("(?:[^"\\]|\\.){0,1024}")')
+
+
+class _Pace:
+    """Should many threads be woken for many requests, or is one better?
+
+    Handlers that only compute, and not for long, share one interpreter: waking a thread for each
+    costs more than they do. So as long as the process is busy and gets quick ones done, one
+    thread takes them all; when it waits for something, or one takes long, all are woken.
+    """
+
+    def __init__(self) -> None:
+        self.many = True
+        self.done = 0  # counted without a lock: one too few does no harm
+        self._done = 0
+        self._at = time.perf_counter()
+        self._cpu = time.process_time()
+
+    def look(self, waiting: bool) -> None:
+        """Decides anew, if there is something to decide by; waiting: are there requests?"""
+        now = time.perf_counter()
+        took, done = now - self._at, self.done - self._done
+        if took < LOOK_MS / 1000 or not (waiting or done):
+            return
+        cpu = time.process_time()
+        self.many = done <= 0 or took > done * QUICK_S or cpu - self._cpu < took / 2
+        self._at, self._cpu, self._done = now, cpu, self.done
 
 
 class Child(Host):
@@ -49,6 +77,8 @@ class Child(Host):
         self._work = threading.Condition()  # more in the backlog, or it has ended
         self._ended = False  # nothing more will come into the backlog
         self._threaded = False
+        self._resting = 0  # threads that wait for work
+        self._pace = _Pace()
 
     def load(self) -> None:
         """Calls the load function, if there is one."""
@@ -57,10 +87,10 @@ class Child(Host):
 
     # ---- read ----
 
-    def _read(self) -> None:
+    def _read(self, timeout_ms: Optional[int] = None) -> None:
         """Waits for more requests, or a signal, or the end."""
         with self._reading:
-            if self._signals.wait():
+            if self._signals.wait(timeout_ms):
                 self._accept(self._inbox.read())
 
     def listen(self) -> None:
@@ -140,10 +170,15 @@ class Child(Host):
         ]
         for worker in workers:
             worker.start()
+        pace = self._pace
         while not (self._inbox.eof or self._outbox.broken or self._signals.stopping):
-            self._read()
+            self._read(LOOK_MS if self._backlog and not pace.many else None)
+            pace.look(bool(self._backlog))
             with self._work:
-                self._work.notify(len(self._backlog))
+                if pace.many:
+                    self._work.notify(len(self._backlog))
+                elif self._backlog and self._resting == threads:
+                    self._work.notify()
         with self._work:
             self._ended = True
             self._work.notify_all()
@@ -158,6 +193,7 @@ class Child(Host):
                 return
             started = clock()
             line = self._handle(*request)
+            self._pace.done += 1
             if self._backlog and clock() - started < QUICK_S:
                 self._outbox.hold(line)
             else:
@@ -175,7 +211,9 @@ class Child(Host):
                 if not self._backlog:
                     if self._ended:
                         return None
+                    self._resting += 1
                     self._work.wait()
+                    self._resting -= 1
         return None
 
     def _rest(self) -> None:

@@ -9,7 +9,7 @@ import os
 import select
 import signal
 import threading
-from typing import Any, Dict
+from typing import Any, Dict, Optional
 
 _NUMBERS = (signal.SIGTERM, signal.SIGINT)
 
@@ -50,14 +50,16 @@ class Signals:
             os.kill(os.getpid(), number)
         self.stopping = True
 
-    def wait(self) -> bool:
-        """Waits until the input can be read, or a signal came. True: it can be read."""
+    def wait(self, timeout_ms: Optional[int] = None) -> bool:
+        """Waits until the input can be read, a signal came, or time is up. True: it can be read."""
         if self._wake >= 0:
             # a handler may have run an event loop, which takes this for itself
             signal.set_wakeup_fd(self._wake_end, warn_on_full_buffer=False)
         if self.stopping:
             return False
-        ready = self._poll.poll()
+        ready = self._poll.poll(timeout_ms)
+        if not ready:
+            return False
         if len(ready) == 1 and ready[0][0] == self._fd:
             return True
         try:
