@@ -2,11 +2,12 @@
  *
  * exec_bench.c - the executor beside bare programs that do the same.
  *
- *     exec_bench resident CHILD PIPE_ECHO [JOBS [IN_FLIGHT [ROUNDS]]]
+ *     exec_bench resident CHILD PIPE_ECHO [JOBS [IN_FLIGHT [ROUNDS [BARE_CHILD]]]]
  *     exec_bench oneshot /bin/true SPAWN_LOOP [JOBS [IN_FLIGHT [ROUNDS]]]
  *
- * The two run in turns; the figure is the ratio of their medians.  Jobs are made beforehand: what
- * is measured is from st_exec_run() to done.  cpu_us is the CPU time of this process per job.
+ * The two run in turns; the figure is the median of the rounds' ratios.  BARE_CHILD is the bare
+ * program's, if it is another.  Jobs are made beforehand: what is measured is from st_exec_run() to
+ * done.  cpu_us is the CPU time of this process per job.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -158,7 +159,7 @@ static long number(int argc, char **argv, int i, long otherwise)
 int main(int argc, char **argv)
 {
     bool resident = argc > 1 && !strcmp(argv[1], "resident");
-    double a[ROUNDS_MAX], z[ROUNDS_MAX], us, them;
+    double a[ROUNDS_MAX], z[ROUNDS_MAX], share[ROUNDS_MAX];
     struct bench b = {0};
     char *command[] = {argc > 2 ? argv[2] : NULL, NULL};
     int rounds;
@@ -167,7 +168,7 @@ int main(int argc, char **argv)
         return st_minder_main(atoi(argv[2]));
     if (argc < 4 || (!resident && strcmp(argv[1], "oneshot"))) {
         fprintf(stderr, "usage: exec_bench resident|oneshot COMMAND LIMIT_PROGRAM [JOBS "
-                        "[IN_FLIGHT [ROUNDS]]]\n");
+                        "[IN_FLIGHT [ROUNDS [BARE_COMMAND]]]]\n");
         return 2;
     }
     b.n = number(argc, argv, 4, resident ? 100000 : 1000);
@@ -181,13 +182,13 @@ int main(int argc, char **argv)
                                 .name = argv[1],
                                 .max_in_flight = (int)b.in_flight};
     for (int i = 0; i < rounds; i++) {
-        z[i] = bare(argv[3], argv[2], &b);
+        z[i] = bare(argv[3], argc > 7 ? argv[7] : argv[2], &b);
         a[i] = ours(&b, argv[0]);
+        share[i] = a[i] / z[i];
     }
-    us = median(a, rounds);
-    them = median(z, rounds);
     printf("%s jobs=%ld in_flight=%ld rounds=%d bare=%.0f ours=%.0f ratio=%.2f cpu_us=%.2f\n",
-           argv[1], b.n, b.in_flight, rounds, them, us, us / them, b.cpu_us);
+           argv[1], b.n, b.in_flight, rounds, median(z, rounds), median(a, rounds),
+           median(share, rounds), b.cpu_us);
     for (long i = 0; i < b.n; i++)
         st_job_free(b.jobs[i]);
     free(b.jobs);

@@ -28,10 +28,15 @@ class Bench:
 
     def __init__(self, build, folder):
         self.stint_path = build / "src" / "cli" / "stint"
-        self.limit_path = build / "bench" / "sqlite_limit"
+        self.programs = build / "bench"
+        self.limit_path = self.program("sqlite_limit")
         self.folder = Path(folder)
         self.env = {k: v for k, v in os.environ.items()
                     if not k.startswith("STINT_") and k not in ("DATABASE_URL", "REDIS_URL")}
+
+    def program(self, name):
+        """One of those in bench/meson.build."""
+        return self.programs / name
 
     def run(self, *argv, stdin=None):
         done = subprocess.run([str(a) for a in argv], cwd=self.folder, env=self.env, input=stdin,

@@ -82,14 +82,16 @@ static char *request(char *p, long n)
     return PUT(p, ",\"traceparent\":null}\n");
 }
 
-/* Whose answer is it?  {"task_id":"019a0000-0000-7000-8000-000000000000","result":..,"error": */
+/* Whose answer is it?  {"task_id":"019a0000-0000-7000-8000-000000000000","result":..,"error":
+ * with or without a blank after each colon and comma, as Python writes it. */
 static long answer(const char *line, const char *end, char **result)
 {
-    static const char tail[] = ",\"error\":";
-    const char *from = line + 59, *to = memmem(from, (size_t)(end - from), tail, sizeof(tail) - 1);
+    const bool blank = line[11] == ' ';
+    const char *tail = blank ? ", \"error\":" : ",\"error\":", *from = line + (blank ? 62 : 59);
+    const char *to = memmem(from, (size_t)(end - from), tail, strlen(tail));
     long n = 0;
 
-    for (const char *p = line + 36; *p >= '0' && *p <= '9'; p++)
+    for (const char *p = line + (blank ? 37 : 36); *p >= '0' && *p <= '9'; p++)
         n = 10 * n + (*p - '0');
     free(*result);
     *result = to ? malloc((size_t)(to - from) + 1) : NULL;
