@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cmd_job.c - `stint job show|list|wait|cancel|retry|logs`.
+ * cmd_job.c - `stint job show|list|wait|cancel|retry`; logs are in job_logs.c.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -85,7 +83,7 @@ static const struct cli_command job_list = {
 
 /* ---- wait ----------------------------------------------------------------------------- */
 
-enum { OPT_TIMEOUT = 1, OPT_RESULT, OPT_ATTEMPT, OPT_REPLAY };
+enum { OPT_TIMEOUT = 1, OPT_RESULT, OPT_REPLAY };
 
 static const struct cli_option wait_options[] = {
     {"timeout", 0, "DURATION", OPT_TIMEOUT, "give up after so long [wait for ever]"},
@@ -93,34 +91,12 @@ static const struct cli_option wait_options[] = {
     {NULL, 0, NULL, 0, NULL},
 };
 
-/* Copies a file to stdout; STINT_ENOTFOUND when it is not there. */
-static stint_code copy_file(const char *path, stint_error *err)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    char chunk[65536];
-    ssize_t n = 0;
-
-    if (fd < 0) {
-        st_fail(err, errno == ENOENT ? STINT_ENOTFOUND : STINT_ESTATE, "cannot open %s: %s", path,
-                strerror(errno));
-        st_err_remedy(
-            err, "the file was removed, or lies on the worker's machine, or is another user's");
-        return err->code;
-    }
-    while ((n = read(fd, chunk, sizeof(chunk))) > 0 || (n < 0 && errno == EINTR))
-        if (n > 0 && fwrite(chunk, 1, (size_t)n, stdout) != (size_t)n)
-            break;
-    close(fd);
-    return n < 0 ? st_fail(err, STINT_ESTATE, "cannot read %s: %s", path, strerror(errno))
-                 : STINT_OK;
-}
-
 static int print_result(struct cli *c, const struct st_job_info *info)
 {
     stint_error err;
 
     if (info->result_ref) {
-        if (copy_file(info->result_ref, &err))
+        if (cli_copy_file(info->result_ref, &err))
             return cli_fail(c, &err);
     } else if (info->result.p) {
         fwrite(info->result.p, 1, info->result.len, stdout);
@@ -247,134 +223,8 @@ static const struct cli_command job_retry = {
     .run = retry,
 };
 
-/* ---- logs ----------------------------------------------------------------------------- */
-
-static const struct cli_option logs_options[] = {
-    {"attempt", 'a', "N", OPT_ATTEMPT, "which run, 1 = the first [the last]"},
-    {NULL, 0, NULL, 0, NULL},
-};
-
-/* The attempt asked for, the last of that number; 0 = the last of all. */
-static const struct st_attempt_info *pick_attempt(struct cli *c, const struct st_job_info *info,
-                                                  int64_t n)
-{
-    for (size_t i = info->n_attempts; i > 0; i--)
-        if (!n || info->attempts[i - 1].n == n)
-            return &info->attempts[i - 1];
-    if (n)
-        cli_error(c, STINT_ENOTFOUND, "`stint job show` lists the attempts",
-                  "job %s has no attempt %lld", info->id, (long long)n);
-    else
-        cli_error(c, STINT_ESTATE, "`stint explain` says what keeps it from running",
-                  "job %s has not run yet, so there is no log", info->id);
-    return NULL;
-}
-
-#define LOG_JSON_MAX ((size_t)16 << 20)
-
-/* Has the end of stderr that is kept lost its beginning?  Then its first line says so. */
-static bool tail_is_cut(const struct st_attempt_info *a)
-{
-    static const char mark[] = "[cut here: only the end of ";
-
-    return a->log_tail_len >= sizeof(mark) && memcmp(a->log_tail, mark, sizeof(mark) - 1) == 0;
-}
-
-static int logs_json(struct cli *c, const struct st_job_info *info, const struct st_attempt_info *a)
-{
-    struct st_slice text = {a->log_tail, a->log_tail_len};
-    char *file = NULL;
-    struct st_buf b;
-    struct st_jw w;
-    size_t len;
-
-    if (a->log && cli_read_all(a->log, LOG_JSON_MAX, &file, &len, NULL) == STINT_OK)
-        text = ST_SLICE(file, len);
-    st_buf_init(&b, CLI_JSON_MAX);
-    st_jw_init(&w, &b);
-    st_jw_open(&w, '{');
-    st_jw_key(&w, "id");
-    st_jw_cstr(&w, info->id);
-    st_jw_key(&w, "attempt");
-    st_jw_int(&w, a->n);
-    st_jw_key(&w, "log");
-    st_jw_cstr(&w, a->log);
-    st_jw_key(&w, "cut");
-    st_jw_bool(&w, !file && tail_is_cut(a));
-    st_jw_key(&w, !text.p || st_utf8_valid(text.p, text.len) ? "text" : "text_base64");
-    if (!text.p || st_utf8_valid(text.p, text.len)) {
-        st_jw_str(&w, text);
-    } else {
-        struct st_buf b64;
-
-        st_buf_init(&b64, CLI_JSON_MAX);
-        st_buf_base64(&b64, text);
-        st_jw_cstr(&w, b64.p);
-        st_buf_clear(&b64);
-    }
-    st_jw_close(&w, '}');
-    free(file);
-    return cli_print_json(c, &b);
-}
-
-static int logs_text(struct cli *c, const struct st_attempt_info *a)
-{
-    stint_error err;
-
-    if (a->log && copy_file(a->log, &err) == STINT_OK)
-        return CLI_DONE;
-    if (a->log)
-        cli_warn(c, "%s; here is the end of stderr that the store keeps", err.message);
-    if (tail_is_cut(a))
-        fprintf(stderr,
-                "stint: the beginning is missing: without a log file only the last 16 KiB of "
-                "stderr are kept\n"
-                "  set `logs_dir` under `worker:` in stint.yaml to keep whole logs\n");
-    if (a->log_tail_len)
-        fwrite(a->log_tail, 1, a->log_tail_len, stdout);
-    else
-        fprintf(stderr, "attempt %d %s\n", a->n,
-                a->outcome ? "wrote nothing to stderr" : "is still going on");
-    return CLI_DONE;
-}
-
-static int logs(struct cli *c)
-{
-    const struct st_attempt_info *a;
-    struct st_job_info info;
-    const char *arg;
-    int64_t n = 0;
-    int opt, code;
-
-    while ((opt = cli_option(c, &arg)) > 0)
-        if (!cli_int(c, "--attempt", arg, 1, INT_MAX, &n))
-            return c->exit;
-    if (opt == CLI_STOP || !cli_args(c, 1, 1) || !cli_job_get(c, c->args[0], &info))
-        return c->exit;
-    a = pick_attempt(c, &info, n);
-    if (!a)
-        code = c->exit;
-    else
-        code = c->json ? logs_json(c, &info, a) : logs_text(c, a);
-    st_job_info_clear(&info);
-    return code;
-}
-
-static const struct cli_command job_logs = {
-    .name = "logs",
-    .summary = "what a job's command wrote",
-    .synopsis = "ID [--attempt N]",
-    .about = "Prints the log file of an attempt if the worker has a `logs_dir`, else the last 16 "
-             "KiB of stderr,\n"
-             "which are kept with the attempt.",
-    .options = logs_options,
-    .examples = "stint job logs order-42\nstint job logs order-42 --attempt 1",
-    .exits = "1  it has not run yet\n3  there is no such job or attempt",
-    .run = logs,
-};
-
-static const struct cli_command *const verbs[] = {&job_show,  &job_list, &job_wait, &job_cancel,
-                                                  &job_retry, &job_logs, NULL};
+static const struct cli_command *const verbs[] = {&job_show,  &job_list,     &job_wait, &job_cancel,
+                                                  &job_retry, &cmd_job_logs, NULL};
 
 const struct cli_command cmd_job = {
     .name = "job",

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -79,4 +80,25 @@ stint_code cli_read_all(const char *path, size_t max, char **out, size_t *len, s
         rc = st_refuse(err, "make it smaller, or name another file",
                        "%s is larger than the limit of %zu bytes", name_of(path), max);
     return rc;
+}
+
+stint_code cli_copy_file(const char *path, stint_error *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    char chunk[65536];
+    ssize_t n = 0;
+
+    if (fd < 0) {
+        st_fail(err, errno == ENOENT ? STINT_ENOTFOUND : STINT_ESTATE, "cannot open %s: %s", path,
+                strerror(errno));
+        st_err_remedy(
+            err, "the file was removed, or lies on the worker's machine, or is another user's");
+        return err->code;
+    }
+    while ((n = read(fd, chunk, sizeof(chunk))) > 0 || (n < 0 && errno == EINTR))
+        if (n > 0 && fwrite(chunk, 1, (size_t)n, stdout) != (size_t)n)
+            break;
+    close(fd);
+    return n < 0 ? st_fail(err, STINT_ESTATE, "cannot read %s: %s", path, strerror(errno))
+                 : STINT_OK;
 }

@@ -53,4 +53,17 @@ int cli_jobs_change(struct cli *c, enum cli_change what, char **ids, int n, bool
 /* Does it to all failed jobs that the filter chooses, and says how many. */
 int cli_dead_change(struct cli *c, enum cli_change what, struct cli_filter *f);
 
+/* ---- logs (job_logs.c, job_follow.c) ------------------------------------------------------ */
+
+extern const struct cli_command cmd_job_logs;
+
+/* The log file of an attempt, as it is kept or, while it goes on, as a worker with our logs_dir
+ * writes it; NULL = none is known.  free() it. */
+char *cli_log_path(struct cli *c, const struct st_job_info *info, const struct st_attempt_info *a);
+/* What is kept of an attempt, for people. */
+int cli_log_print(struct cli *c, const struct st_job_info *info, const struct st_attempt_info *a);
+/* Prints what attempts write, from the last one on (n 0) or only attempt n, until there is no more
+ * to come. */
+int cli_job_follow(struct cli *c, const char *id, int64_t n);
+
 #endif

@@ -24,18 +24,24 @@
 #include "base/log.h"
 #include "execute/command.h"
 
+char *st_runlog_path(const char *dir, const char *id, int attempt, int64_t fence)
+{
+    char name[ST_JOB_FILE_MAX + 1], *path;
+
+    if (asprintf(&path, "%s/%s-%d-%lld.log", dir, st_job_file_name(id, name), attempt,
+                 (long long)fence) < 0)
+        return NULL;
+    return path;
+}
+
 void st_runlog_open(struct st_runlog *l, const char *dir, const struct st_job *job, size_t max)
 {
-    char name[ST_JOB_FILE_MAX + 1];
-
     *l = (struct st_runlog){.fd = -1, .max = max, .last = -1, .at_line_start = true};
     if (!dir)
         return;
-    if (asprintf(&l->path, "%s/%s-%d-%lld.log", dir, st_job_file_name(job->id, name), job->attempt,
-                 (long long)job->fence) < 0) {
-        l->path = NULL;
+    l->path = st_runlog_path(dir, job->id, job->attempt, job->fence);
+    if (!l->path)
         return;
-    }
     l->fd = open(l->path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (l->fd >= 0)
         return;

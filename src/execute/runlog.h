@@ -24,6 +24,8 @@ struct st_runlog {
     uint64_t total; /* bytes of stderr in all */
 };
 
+/* Where the log of an attempt lies in dir; free() it, NULL = no memory. */
+char *st_runlog_path(const char *dir, const char *id, int attempt, int64_t fence);
 /* dir NULL = no file.  A file that cannot be made is logged and done without. */
 void st_runlog_open(struct st_runlog *l, const char *dir, const struct st_job *job, size_t max);
 void st_runlog_put(struct st_runlog *l, enum st_stream from, const char *p, size_t len);

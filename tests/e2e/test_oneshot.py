@@ -4,6 +4,7 @@
 import base64
 import json
 import os
+import subprocess
 
 import pytest
 
@@ -348,6 +349,83 @@ def test_a_logs_directory_keeps_one_file_per_attempt(stint):
     logs = [stint.dir / a["log"] for a in job["attempts"]]
     assert ["attempt 1" in logs[0].read_text(), "attempt 2" in logs[1].read_text()] == [True, True]
     assert "attempt 2" in stint("job", "logs", id).text
+
+
+GATED = "echo one; echo two >&2; until [ -e \"$GATE-$STINT_ATTEMPT\" ]; do sleep 0.01; done; echo three >&2; exit {code}"
+
+
+def follow(stint, *args):
+    """`job logs --follow`, and a function that reads its next line."""
+    process = stint.start("job", "logs", *args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    return process, lambda: process.stdout.readline().decode()
+
+
+def gated(stint, code=0, **worker):
+    gate = stint.dir / "gate"
+    stint.config({"t": stint.sh(GATED.format(code=code), env={"GATE": str(gate)},
+                                retry={"backoff": "fixed", "initial": "1ms"})}, worker=worker)
+    return gate
+
+
+def open_gate(gate, attempt):
+    gate.with_name(f"gate-{attempt}").touch()
+
+
+def test_a_log_can_be_followed_while_it_is_written(stint):
+    gate = gated(stint, logs_dir="logs")
+    id = stint.enqueue("t")
+    process, line = follow(stint, id, "--follow")  # it has not run yet
+    with stint.worker():
+        assert {line() for _ in range(4)} == {"STDOUT:\n", "one\n", "STDERR:\n", "two\n"}
+        assert stint.state(id) == "running"
+        assert "two" in stint("job", "logs", id).text
+        assert "two" in stint.json("job", "logs", id)["text"]
+        open_gate(gate, 1)
+        out, err = process.communicate(timeout=60)
+    assert (out, err, process.returncode) == (b"three\n", b"", 0)
+
+
+def test_following_goes_on_with_the_next_attempts(stint):
+    gate = gated(stint, code=75, logs_dir="logs")
+    id = stint.enqueue("t", "{}", "--max-attempts", "2")
+    process, line = follow(stint, id, "-f")
+    with stint.worker():
+        for attempt in (1, 2):
+            assert "two\n" in [line() for _ in range(4)]
+            open_gate(gate, attempt)
+            assert line() == "three\n"
+        out, err = process.communicate(timeout=60)
+    assert (out, err, process.returncode) == (b"", b"attempt 2:\n", 0)
+    one = stint("job", "logs", id, "-f", "-a", "1")
+    assert one.text == (stint.dir / stint.show(id)["attempts"][0]["log"]).read_text()
+
+
+def test_following_without_a_log_file_shows_each_attempt_at_its_end(stint):
+    gate = gated(stint, code=75)
+    id = stint.enqueue("t", "{}", "--max-attempts", "2")
+    process, line = follow(stint, id, "-f")
+    open_gate(gate, 1)
+    with stint.worker():
+        assert [line(), line()] == ["two\n", "three\n"]
+        assert process.poll() is None
+        open_gate(gate, 2)
+        out, err = process.communicate(timeout=60)
+    assert (out, err, process.returncode) == (b"two\nthree\n", b"attempt 2:\n", 0)
+
+
+def test_following_what_never_runs_ends_with_the_job(stint):
+    stint.config({"t": stint.sh("true")})
+    id = stint.enqueue("t")
+    process, _ = follow(stint, id, "-f")
+    stint("job", "cancel", id)
+    out, err = process.communicate(timeout=60)
+    assert (out, process.returncode) == (b"", 1) and f"job {id} has ended without having run" in err.decode()
+    assert b"attempt 7" in stint("job", "logs", id, "-f", "-a", "7", check=3).err
+    assert b"nobody" in stint("job", "logs", "nobody", "-f", check=3).err
+
+
+def test_following_is_for_text(stint):
+    assert stint("job", "logs", "x", "-f", "--json", check=2).code == 2
 
 
 def test_output_over_the_cap_is_cut_and_says_so(stint):
