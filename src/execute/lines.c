@@ -103,9 +103,12 @@ static void on_drain(struct st_child *c)
         st_solo_stop(&st_solo_of(c)->run, ST_ABORT_SHUTDOWN, false);
 }
 
+static void take_rest(struct lines *l);
+
 /* It cannot answer any more: it has the grace to exit. */
 static void on_silent(struct st_child *c)
 {
+    take_rest(of_child(c));
     st_child_close_in(c);
     st_child_after(c, c->grace_us);
 }
@@ -196,6 +199,15 @@ static void on_line(struct lines *l, struct st_slice line, bool whole)
         st_runlog_put(&l->solo.log, ST_STDOUT, line.p, line.len);
         st_runlog_put(&l->solo.log, ST_STDOUT, whole ? "\n" : " [cut here]\n", whole ? 1 : 12);
     }
+}
+
+/* The last line may lack its newline. */
+static void take_rest(struct lines *l)
+{
+    struct st_slice line;
+
+    if (st_frames_rest(&l->out, &line) && st_talk_is_whole(line))
+        on_line(l, line, true);
 }
 
 static void on_room(struct st_child *c, uv_buf_t *buf)

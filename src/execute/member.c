@@ -205,12 +205,12 @@ static void trouble(struct st_member *m, char *text)
     st_child_stop(&m->child);
 }
 
+static void take_rest(struct st_member *m);
+
 static void on_silent(struct st_child *c)
 {
     struct st_member *m = of_child(c);
-    struct st_slice line;
-
-    st_frames_rest(&m->out, &line);
+    take_rest(m);
     if (m->state == ST_MEMBER_LEAVING)
         return;
     m->silent = true;
@@ -408,6 +408,15 @@ static void on_line(struct st_member *m, struct st_slice line, bool whole)
         noise(m, line, whole);
     else
         on_task_line(m, &f, line, whole);
+}
+
+/* The last line may lack its newline. */
+static void take_rest(struct st_member *m)
+{
+    struct st_slice line;
+
+    if (st_frames_rest(&m->out, &line) && st_talk_is_whole(line))
+        on_line(m, line, true);
 }
 
 static void on_room(struct st_child *c, uv_buf_t *buf)

@@ -219,6 +219,14 @@ bool st_talk_ready(const struct st_frame *f)
     return f->kind == ST_FRAME_STATUS && st_slice_is(f->status, "\"ready\"");
 }
 
+bool st_talk_is_whole(struct st_slice line)
+{
+    struct st_frame f;
+
+    st_frame_parse(line, true, &f);
+    return f.kind != ST_FRAME_BROKEN && !st_talk_ready(&f);
+}
+
 /* A string's text; any other value as it is written. */
 static char *text_of(struct st_slice v)
 {

@@ -33,6 +33,10 @@ bool st_talk_request(struct st_buf *b, const struct st_job *job, int64_t deadlin
 /* {"task_id":"..","cancel":true} */
 void st_talk_cancel(struct st_buf *b, const struct st_job *job);
 
+/* Can what a child said last, without a newline, be taken for a line?  Not if it broke off in the
+ * midst of an answer, and ready is too late. */
+bool st_talk_is_whole(struct st_slice line);
+
 /* Is it {"status":"ready"}? */
 bool st_talk_ready(const struct st_frame *f);
 /* From {"status":"error","error":..} to its text; NULL if it is something else.  free() it. */

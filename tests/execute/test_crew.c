@@ -145,6 +145,48 @@ static void answers_given_before_the_end_count(void **state)
     kit_clear(&k);
 }
 
+/* Its last line may lack the newline, but nothing else. */
+static void a_last_answer_needs_no_newline(void **state)
+{
+    struct kit k;
+    struct fx_job a, b;
+
+    kit_init(&k, *state, ST_MODE_RESIDENT,
+             "ready()\nfor r in reqs():\n"
+             "    if r['payload']:\n"
+             "        os.write(1, "
+             "b'{\"task_id\":\"b\",\"result\":1}\\n{\"task_id\":\"a\",\"result\":22}')\n"
+             "        os._exit(3)\n");
+    kit_job(&k, &a, "a", "0");
+    kit_job(&k, &b, "b", "1");
+    kit_start(&k, &a);
+    kit_start(&k, &b);
+    fx_wait(k.fx, &a);
+    fx_wait(k.fx, &b);
+    kit_ok(&a, "22");
+    kit_ok(&b, "1");
+    fx_job_clear(&a);
+    fx_job_clear(&b);
+    kit_clear(&k);
+}
+
+static void an_answer_that_breaks_off_is_none(void **state)
+{
+    struct kit k;
+    struct fx_job a;
+
+    kit_init(&k, *state, ST_MODE_RESIDENT,
+             "ready()\nfor r in reqs():\n"
+             "    os.write(1, b'{\"task_id\":\"a\",\"result\":22')\n"
+             "    os._exit(3)\n");
+    kit_job(&k, &a, "a", "0");
+    kit_start(&k, &a);
+    fx_wait(k.fx, &a);
+    kit_failed(&a, ST_KIND_CHILD_CRASHED, "the child died: exit status 3");
+    fx_job_clear(&a);
+    kit_clear(&k);
+}
+
 static void a_child_that_crashed_is_started_again(void **state)
 {
     struct fx *fx = *state;
@@ -1047,6 +1089,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         FX_TEST(a_child_that_dies_fails_what_it_had),
         FX_TEST(answers_given_before_the_end_count),
+        FX_TEST(a_last_answer_needs_no_newline),
+        FX_TEST(an_answer_that_breaks_off_is_none),
         FX_TEST(a_child_that_crashed_is_started_again),
         FX_TEST(nobody_has_to_ask_for_it),
         FX_TEST(children_that_keep_crashing_are_given_up_for_a_while),

@@ -114,6 +114,28 @@ static void one_that_does_not_exit_after_its_answer_is_stopped(void **state)
     clear(&k, &j);
 }
 
+static void its_last_line_needs_no_newline(void **state)
+{
+    struct kit k;
+    struct fx_job j;
+
+    run_script(*state, &k, &j,
+               "ready()\nfor r in reqs():\n"
+               "    os.write(1, b'{\"task_id\":\"%s\",\"result\":22}' % r['task_id'].encode())\n"
+               "    os._exit(0)\n",
+               "1");
+    kit_ok(&j, "22");
+    clear(&k, &j);
+
+    run_script(*state, &k, &j,
+               "ready()\nfor r in reqs():\n"
+               "    os.write(1, b'{\"task_id\":\"%s\",\"result\":22' % r['task_id'].encode())\n"
+               "    os._exit(0)\n",
+               "1");
+    kit_failed_like(&j, ST_KIND_CHILD_CRASHED, "the child ended without an answer");
+    clear(&k, &j);
+}
+
 static void one_that_exits_without_an_answer_has_crashed(void **state)
 {
     struct kit k;
@@ -289,6 +311,7 @@ int main(int argc, char **argv)
         FX_TEST(its_errors_are_as_a_resident_childs),
         FX_TEST(its_answer_counts_however_it_exits),
         FX_TEST(one_that_does_not_exit_after_its_answer_is_stopped),
+        FX_TEST(its_last_line_needs_no_newline),
         FX_TEST(one_that_exits_without_an_answer_has_crashed),
         FX_TEST(one_that_cannot_start_says_why),
         FX_TEST(the_timeout_counts_from_the_request),
