@@ -422,8 +422,10 @@ STINT_API const char *stint_attempt_error(const stint_attempt *a);
  *     finish    another transaction, in which the outcome is written too: both or neither
  *
  * The function is given the transaction; stint_sqlite_tx() of stint_sqlite.h gives its connection.
- * It must be short, since it holds the store's lock, and must not commit or roll back.  Returning
- * another code than STINT_OK rolls everything back, and that code is the answer.
+ * It must be short, since it holds the store's lock, and must not commit or roll back, nor begin
+ * another (STINT_ESTATE), nor use a handle of its own on the same store, which would wait for that
+ * lock: jobs are added with stint_tx_enqueue.  Returning another code than STINT_OK rolls
+ * everything back, and that code is the answer.
  */
 typedef struct stint_tx stint_tx;
 typedef stint_code (*stint_tx_fn)(stint_attempt *a, stint_tx *tx, void *arg);

@@ -135,6 +135,7 @@ struct stint_attempt {
     stint_outcome said;
     bool explicitly; /* by a call, not by a returned code */
     bool settled;    /* the store has the outcome already */
+    bool in_tx;      /* a function of the host's runs in a transaction of ours */
 
     pthread_mutex_t log_mutex;
     bool has_log;

@@ -93,6 +93,11 @@ static stint_code may_transact(const stint_attempt *a, stint_tx_fn fn, stint_err
         return st_fail(err, STINT_EINVAL, "a transaction needs a function");
     if (a->settled)
         return st_fail(err, STINT_ESTATE, "the attempt is finished");
+    if (a->in_tx) { /* it would wait for its own lock */
+        st_fail(err, STINT_ESTATE, "the attempt is in a transaction already");
+        st_err_remedy(err, "write with the transaction that the function was given");
+        return STINT_ESTATE;
+    }
     return STINT_OK;
 }
 
@@ -100,9 +105,12 @@ static stint_code call_fn(void *arg, struct st_tx *tx, stint_error *err)
 {
     struct call *c = arg;
     struct stint_tx handle = {.tx = tx};
-    stint_code rc = c->fn(c->a, &handle, c->arg);
+    stint_code rc;
 
+    c->a->in_tx = true;
+    rc = c->fn(c->a, &handle, c->arg);
     st_lib_end_fork(c->a->w->pid);
+    c->a->in_tx = false;
     return rc == STINT_OK ? rc : st_fail(err, rc, "the function returned %s", stint_code_name(rc));
 }
 

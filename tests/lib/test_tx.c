@@ -178,6 +178,35 @@ static void what_is_committed_cannot_be_taken_back(void **state)
     bank_close(&b);
 }
 
+/* It would wait for its own lock, and everybody else for it. */
+static stint_code pay_in_vain(stint_attempt *a, stint_tx *tx, void *arg)
+{
+    struct bank *b = arg;
+
+    assert_int_equal(stint_attempt_prepare(a, STINT_STAGED, pay, NULL, &b->err), STINT_ESTATE);
+    assert_non_null(strstr(b->err.remedy, "transaction"));
+    assert_int_equal(stint_attempt_finish_with(a, pay, NULL, &b->err), STINT_ESTATE);
+    return pay_and_complete(a, tx, NULL);
+}
+
+static stint_code finish_within(stint_attempt *a, struct bank *b)
+{
+    OK(stint_attempt_prepare(a, STINT_STAGED, pay_in_vain, b, NULL));
+    return stint_attempt_finish_with(a, pay_in_vain, b, NULL);
+}
+
+static void a_transaction_within_a_transaction_is_refused(void **state)
+{
+    struct bank b;
+
+    (void)state;
+    bank_open(&b, 1, finish_within);
+    OK(stint_worker_run(b.w, NULL));
+    CHECK_MEMBER(&b.k, b.job.id, "state", "\"succeeded\"");
+    assert_int_equal(ledger(&b), 2);
+    bank_close(&b);
+}
+
 static stint_code finish_when_told(stint_attempt *a, struct bank *b)
 {
     atomic_store(&b->go, 1);
@@ -553,6 +582,7 @@ int main(void)
         cmocka_unit_test(a_failure_and_a_snooze_can_be_committed_too),
         cmocka_unit_test(a_function_that_fails_takes_everything_back),
         cmocka_unit_test(what_is_committed_cannot_be_taken_back),
+        cmocka_unit_test(a_transaction_within_a_transaction_is_refused),
         cmocka_unit_test(a_lost_job_takes_the_handlers_write_with_it),
         cmocka_unit_test(a_large_result_goes_to_a_file_here_too),
         cmocka_unit_test(a_function_must_leave_the_transaction_open),
