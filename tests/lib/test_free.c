@@ -242,14 +242,15 @@ static void neither_can_an_event_callback(void **state)
 struct race {
     struct kit k;
     stint_worker *w;
-    atomic_int go, over;
+    atomic_int starters, over;
 };
 
+/* Until nobody can be in a join that a stop has to end. */
 static void *race_stop(void *arg)
 {
     struct race *r = arg;
 
-    while (!atomic_load(&r->over)) {
+    while (atomic_load(&r->starters)) {
         stint_worker_stop(r->w);
         usleep(300);
         stint_worker_stop_now(r->w);
@@ -266,6 +267,7 @@ static void *race_start(void *arg)
             usleep(100);
         stint_worker_join(r->w, NULL);
     }
+    atomic_fetch_sub(&r->starters, 1);
     return NULL;
 }
 
@@ -294,6 +296,7 @@ static void starts_stops_joins_and_enqueues_may_race(void **state)
     (void)state;
     kit_open(&r.k);
     r.w = kit_worker(&r.k, NULL);
+    atomic_store(&r.starters, 2);
     kit_handle(r.w, "t", count, &ran);
     for (size_t i = 0; i < sizeof(fns) / sizeof(fns[0]); i++)
         assert_int_equal(pthread_create(&t[i], NULL, fns[i], &r), 0);
