@@ -92,8 +92,7 @@ static bool look(struct follow *f, const struct st_job_info *info)
         if (is_wanted(f, info, i))
             attempt_follow(f, info, &info->attempts[i]);
     fflush(stdout);
-    return st_state_ended(info->state) || ferror(stdout) ||
-           (f->only && f->begun && !f->open);
+    return st_state_ended(info->state) || ferror(stdout) || (f->only && f->begun && !f->open);
 }
 
 static int nothing_seen(struct follow *f, const char *id)
