@@ -2,8 +2,8 @@
  *
  * stint.h - background jobs on the database you already have.
  *
- * This is the whole public interface of libstint, but for stint_sqlite.h, where an
- * application's own SQLite connection comes in.
+ * This is the whole public interface of libstint, but for stint_sqlite.h and stint_pq.h, where an
+ * application's own SQLite or PostgreSQL connection comes in.
  *
  *     client    stint_open, stint_enqueue, stint_get, stint_wait, stint_cancel
  *     worker    stint_worker_new, _handle, _use, _run (or _start, _stop, _join; or _begin, _step)
@@ -421,7 +421,8 @@ STINT_API const char *stint_attempt_error(const stint_attempt *a);
  *     ...       the work, outside any transaction, with the lease renewed
  *     finish    another transaction, in which the outcome is written too: both or neither
  *
- * The function is given the transaction; stint_sqlite_tx() of stint_sqlite.h gives its connection.
+ * The function is given the transaction; stint_sqlite_tx() of stint_sqlite.h or stint_pq_tx() of
+ * stint_pq.h gives its connection.
  * It must be short, since it holds the store's lock, and must not commit or roll back, nor begin
  * another (STINT_ESTATE), nor use a handle of its own on the same store, which would wait for that
  * lock: jobs are added with stint_tx_enqueue.  Returning another code than STINT_OK rolls
@@ -432,7 +433,9 @@ typedef stint_code (*stint_tx_fn)(stint_attempt *a, stint_tx *tx, void *arg);
 
 typedef enum stint_mode {
     STINT_STAGED, /* prepare and finish are two transactions */
-    STINT_ATOMIC, /* one for the whole attempt; STINT_EINVAL where the store cannot, as SQLite */
+    STINT_ATOMIC, /* one for the whole attempt, from prepare to finish: a handler that returns
+                     success without finish_with commits what it wrote together with that; any
+                     other end takes it back.  STINT_EINVAL where the store cannot, as SQLite */
 } stint_mode;
 
 /* STINT_ELOST: the job is not ours any more, nothing was written.  STINT_EINVAL: this store cannot

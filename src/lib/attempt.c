@@ -304,6 +304,7 @@ void st_lib_run_attempt(void *arg, struct st_pool_item *it)
     st_observe_job(&h->w->observer, STINT_EVENT_ATTEMPT_STARTED, it->job);
     st_lib_inside(h->w);
     go_in(&a, 0);
+    st_lib_end_atomic(&a);
     st_lib_inside(NULL);
     it->firm = a.explicitly || a.settled;
     if (a.has_log)

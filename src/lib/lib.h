@@ -10,6 +10,7 @@
 #include "execute/runlog.h"
 #include "worker/worker.h"
 
+#include "stint_pq.h"
 #include "stint_sqlite.h"
 
 /* ---- fork.c ------------------------------------------------------------------------------ */
@@ -136,12 +137,15 @@ struct stint_attempt {
     bool explicitly; /* by a call, not by a returned code */
     bool settled;    /* the store has the outcome already */
     bool in_tx;      /* a function of the host's runs in a transaction of ours */
+    struct st_store *atomic; /* has the transaction of the whole attempt open; NULL = there is none */
 
     pthread_mutex_t log_mutex;
     bool has_log;
     struct st_runlog log;
 };
 
+/* The handler has returned: ends the transaction of the whole attempt, if there is one (tx.c). */
+void st_lib_end_atomic(struct stint_attempt *a);
 /* The st_handler_fn of every lib_handler. */
 void st_lib_run_attempt(void *handler, struct st_pool_item *it);
 /* Takes back what was said. */

@@ -4,6 +4,7 @@
  *
  *     prepare      [ job still ours?  fn ]                      the lease goes on
  *     finish_with  [ job still ours?  fn  the outcome ]         the attempt is over
+ *     atomic       [ job still ours?  fn  ...  fn  the outcome ]   one from prepare to finish
  *
  * What finish_with has committed is told to the courier all the same, as what the handler said:
  * repeating an outcome changes nothing, and so there is one place that counts and tells.  While it
@@ -42,6 +43,29 @@ stint_code stint_tx_enqueue(stint_tx *tx, const stint_job *jobs, size_t n, stint
 static bool is_sqlite(const struct st_store *s)
 {
     return strcmp(s->ops->name, "sqlite") == 0;
+}
+
+static bool is_postgres(const struct st_store *s)
+{
+    return strcmp(s->ops->name, "postgres") == 0;
+}
+
+struct pg_conn *stint_pq_tx(stint_tx *tx)
+{
+    return is_postgres(tx->tx->store) ? tx->tx->conn : NULL;
+}
+
+stint_code stint_pq_enqueue(stint *st, struct pg_conn *conn, const stint_job *jobs, size_t n,
+                            stint_enqueued *out, stint_error *err)
+{
+    struct st_tx tx = {.store = st->store, .conn = conn};
+
+    if (!is_postgres(st->store))
+        return st_fail(err, STINT_EINVAL, "a PostgreSQL connection is of no use to the %s store",
+                       st->store->ops->name);
+    if (!conn)
+        return st_fail(err, STINT_EINVAL, "the connection is NULL");
+    return st_lib_enqueue(jobs, n, out, add_in_tx, &tx, err);
 }
 
 struct sqlite3 *stint_sqlite_tx(stint_tx *tx)
@@ -125,18 +149,19 @@ stint_code stint_attempt_prepare(stint_attempt *a, stint_mode mode, stint_tx_fn 
     rc = may_transact(a, fn, err);
     if (rc != STINT_OK)
         return rc;
+    if (a->atomic)
+        return st_fail(err, STINT_ESTATE, "the attempt is in a transaction of its own already");
     rc = st_lib_store_take(a->w, &store, err);
     if (rc != STINT_OK)
         return rc;
-    if (mode == STINT_ATOMIC) {
-        rc =
-            st_fail(err, STINT_EINVAL, "the %s store cannot run a whole attempt in one transaction",
-                    store->ops->name);
-        st_err_remedy(err, "use STINT_STAGED: prepare and finish in two");
-    } else {
+    if (mode == STINT_ATOMIC)
+        rc = st_store_transact_open(store, 0, &hold, call_fn, &c, err);
+    else
         rc = st_store_transact(store, 0, &hold, call_fn, &c, NULL, err);
-    }
-    st_lib_store_give(a->w, store);
+    if (mode == STINT_ATOMIC && rc == STINT_OK)
+        a->atomic = store;
+    else
+        st_lib_store_give(a->w, store);
     return rc;
 }
 
@@ -253,7 +278,10 @@ stint_code stint_attempt_finish_with(stint_attempt *a, stint_tx_fn fn, void *arg
     rc = may_transact(a, fn, err);
     if (rc != STINT_OK)
         return rc;
-    rc = st_lib_store_take(a->w, &store, err);
+    store = a->atomic;
+    a->atomic = NULL; /* it ends here, one way or the other */
+    if (!store)
+        rc = st_lib_store_take(a->w, &store, err);
     if (rc != STINT_OK)
         return rc;
     c.done.job = (struct st_job *)a->it->job;
@@ -268,4 +296,31 @@ stint_code stint_attempt_finish_with(stint_attempt *a, stint_tx_fn fn, void *arg
         unsettle(a, &c, rc);
     st_lib_store_give(a->w, store);
     return rc;
+}
+
+/* ---- one transaction for all ---------------------------------------------------------------- */
+
+static stint_code nothing_more(stint_attempt *a, stint_tx *tx, void *arg)
+{
+    (void)a;
+    (void)tx;
+    (void)arg;
+    return STINT_OK;
+}
+
+/* A success commits with what was written; anything else takes it back, and goes the way every outcome goes. */
+void st_lib_end_atomic(stint_attempt *a)
+{
+    stint_error err = {0};
+
+    if (!a->atomic)
+        return;
+    if (a->said == STINT_SUCCEEDED && !stint_attempt_aborted(a)) {
+        if (stint_attempt_finish_with(a, nothing_more, NULL, &err) != STINT_OK)
+            stint_attempt_fail(a, STINT_RETRY, -1, err.message);
+        return;
+    }
+    st_store_abandon(a->atomic);
+    st_lib_store_give(a->w, a->atomic);
+    a->atomic = NULL;
 }

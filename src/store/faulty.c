@@ -144,6 +144,17 @@ static stint_code f_transact(struct st_store *s, int64_t now_us, const struct st
     CALL(transact, true, , now_us, hold, fn, arg, fin, err);
 }
 
+static stint_code f_transact_open(struct st_store *s, int64_t now_us, const struct st_hold *hold,
+                                  st_tx_fn fn, void *arg, stint_error *err)
+{
+    CALL(transact_open, true, , now_us, hold, fn, arg, err);
+}
+
+static void f_abandon(struct st_store *s)
+{
+    st_store_abandon(real_of(s));
+}
+
 static stint_code f_reap(struct st_store *s, int64_t now_us, struct st_slice me,
                          struct st_reaped *out, size_t max, size_t *n_out, stint_error *err)
 {
@@ -223,6 +234,12 @@ static stint_code f_prune(struct st_store *s, const struct st_prune_req *req, st
     CALL(prune, !req->dry_run, st_pruned_clear(out), req, out, err);
 }
 
+static stint_code f_upkeep(struct st_store *s, const struct st_prune_req *req,
+                           struct st_pruned *out, int64_t *again_us, stint_error *err)
+{
+    CALL(upkeep, true, st_pruned_clear(out), req, out, again_us, err);
+}
+
 static stint_code f_worker_beat(struct st_store *s, int64_t now_us, const struct st_worker_info *w,
                                 stint_error *err)
 {
@@ -259,9 +276,9 @@ static void f_interrupt(struct st_store *s)
 }
 
 static stint_code f_watch(struct st_store *s, struct st_slice worker, const struct st_slice *queues,
-                          size_t n, stint_error *err)
+                          size_t n, bool work, stint_error *err)
 {
-    return st_store_watch(real_of(s), worker, queues, n, err);
+    return st_store_watch(real_of(s), worker, queues, n, work, err);
 }
 
 static unsigned f_news(struct st_store *s)
@@ -272,6 +289,23 @@ static unsigned f_news(struct st_store *s)
 static stint_code f_schema(struct st_store *s, bool up, struct st_schema *out, stint_error *err)
 {
     CALL(schema, up, memset(out, 0, sizeof(*out)), up, out, err);
+}
+
+static stint_code f_schema_down(struct st_store *s, int to, struct st_schema *out, stint_error *err)
+{
+    CALL(schema_down, true, memset(out, 0, sizeof(*out)), to, out, err);
+}
+
+static void drop_text(char **text)
+{
+    free(*text);
+    *text = NULL;
+}
+
+static stint_code f_schema_sql(struct st_store *s, enum st_schema_sql what, char **sql,
+                               stint_error *err)
+{
+    CALL(schema_sql, false, drop_text(sql), what, sql, err);
 }
 
 static stint_code f_backup(struct st_store *s, const char *path, st_progress_fn progress, void *arg,
@@ -310,6 +344,8 @@ static const struct st_store_ops faulty_ops = {
     .renew = f_renew,
     .finish = f_finish,
     .transact = f_transact,
+    .transact_open = f_transact_open,
+    .abandon = f_abandon,
     .reap = f_reap,
     .disown = f_disown,
     .flagged = f_flagged,
@@ -322,6 +358,7 @@ static const struct st_store_ops faulty_ops = {
     .queues = f_queues,
     .next_due = f_next_due,
     .prune = f_prune,
+    .upkeep = f_upkeep,
     .worker_beat = f_worker_beat,
     .worker_list = f_worker_list,
     .worker_remove = f_worker_remove,
@@ -331,6 +368,8 @@ static const struct st_store_ops faulty_ops = {
     .watch = f_watch,
     .news = f_news,
     .schema = f_schema,
+    .schema_down = f_schema_down,
+    .schema_sql = f_schema_sql,
     .backup = f_backup,
     .check = f_check,
     .about = f_about,
@@ -355,6 +394,16 @@ struct st_store *st_store_faulty(struct st_store *real, struct st_fault_plan *pl
         f->ops.enqueue_tx = NULL;
     if (!real->ops->transact)
         f->ops.transact = NULL;
+    if (!real->ops->transact_open)
+        f->ops.transact_open = NULL;
+    if (!real->ops->watch)
+        f->ops.watch = NULL;
+    if (!real->ops->upkeep)
+        f->ops.upkeep = NULL;
+    if (!real->ops->schema_down)
+        f->ops.schema_down = NULL;
+    if (!real->ops->schema_sql)
+        f->ops.schema_sql = NULL;
     f->base.ops = &f->ops;
     f->base.timeout_ms = real->timeout_ms;
     return &f->base;

@@ -10,6 +10,8 @@ static const struct {
     const char *scheme, *kind;
 } schemes[] = {
     {"sqlite:", "sqlite"},
+    {"postgres://", "postgres"},
+    {"postgresql://", "postgres"},
 };
 
 const char *st_store_kind(const char *url)

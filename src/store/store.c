@@ -283,6 +283,26 @@ stint_code st_store_transact(struct st_store *s, int64_t now_us, const struct st
     return code ? code : s->ops->transact(s, now_us, hold, fn, arg, fin, err);
 }
 
+stint_code st_store_transact_open(struct st_store *s, int64_t now_us, const struct st_hold *hold,
+                                  st_tx_fn fn, void *arg, stint_error *err)
+{
+    stint_code code = text_check(hold->id, ST_ID_MAX, "an id", err);
+
+    if (!s->ops->transact_open || !(s->ops->caps & ST_CAP_ATOMIC_HANDLER)) {
+        st_fail(err, STINT_EINVAL, "the %s store cannot run a whole attempt in one transaction",
+                s->ops->name);
+        st_err_remedy(err, "use STINT_STAGED: prepare and finish in two");
+        return STINT_EINVAL;
+    }
+    return code ? code : s->ops->transact_open(s, now_us, hold, fn, arg, err);
+}
+
+void st_store_abandon(struct st_store *s)
+{
+    if (s->ops->abandon)
+        s->ops->abandon(s);
+}
+
 stint_code st_store_reap(struct st_store *s, int64_t now_us, struct st_slice me,
                          struct st_reaped *out, size_t max, size_t *n_out, stint_error *err)
 {
@@ -393,6 +413,14 @@ stint_code st_store_prune(struct st_store *s, const struct st_prune_req *req, st
     return s->ops->prune(s, req, out, err);
 }
 
+stint_code st_store_upkeep(struct st_store *s, const struct st_prune_req *req, struct st_pruned *out,
+                           int64_t *again_us, stint_error *err)
+{
+    memset(out, 0, sizeof(*out));
+    *again_us = ST_DAY;
+    return s->ops->upkeep ? s->ops->upkeep(s, req, out, again_us, err) : STINT_OK;
+}
+
 stint_code st_store_worker_beat(struct st_store *s, int64_t now_us, const struct st_worker_info *w,
                                 stint_error *err)
 {
@@ -442,11 +470,11 @@ void st_store_interrupt(struct st_store *s)
 }
 
 stint_code st_store_watch(struct st_store *s, struct st_slice worker, const struct st_slice *queues,
-                          size_t n, stint_error *err)
+                          size_t n, bool work, stint_error *err)
 {
     stint_code code = text_check(worker, ST_ID_MAX, "a worker's id", err);
 
-    return code || !s->ops->watch ? code : s->ops->watch(s, worker, queues, n, err);
+    return code || !s->ops->watch ? code : s->ops->watch(s, worker, queues, n, work, err);
 }
 
 unsigned st_store_news(struct st_store *s)
@@ -457,6 +485,26 @@ unsigned st_store_news(struct st_store *s)
 stint_code st_store_schema(struct st_store *s, bool up, struct st_schema *out, stint_error *err)
 {
     return s->ops->schema(s, up, out, err);
+}
+
+stint_code st_store_schema_down(struct st_store *s, int to, struct st_schema *out, stint_error *err)
+{
+    memset(out, 0, sizeof(*out));
+    if (to < 0)
+        return st_fail(err, STINT_EINVAL, "there is no schema version %d", to);
+    if (!s->ops->schema_down)
+        return st_fail(err, STINT_EINVAL, "the %s store cannot take its schema down", s->ops->name);
+    return s->ops->schema_down(s, to, out, err);
+}
+
+stint_code st_store_schema_sql(struct st_store *s, enum st_schema_sql what, char **sql,
+                               stint_error *err)
+{
+    *sql = NULL;
+    if (!s->ops->schema_sql)
+        return st_fail(err, STINT_EINVAL, "the %s store has no SQL for others to run",
+                       s->ops->name);
+    return s->ops->schema_sql(s, what, sql, err);
 }
 
 stint_code st_store_backup(struct st_store *s, const char *path, st_progress_fn progress, void *arg,
@@ -502,6 +550,7 @@ static const struct {
                        stint_error *err);
 } kinds[] = {
     {"sqlite", sqlite_open},
+    {"postgres", st_store_postgres_open},
 };
 
 stint_code st_store_open(const char *url, const struct st_store_open *opt, struct st_store **out,

@@ -221,6 +221,16 @@ struct st_lead {
 
 struct st_schema {
     int have, want; /* versions; have 0 = nothing there yet */
+    int compat;     /* programs that want at least this version can use it; 0 = those that want `have` */
+};
+/* Is it newer than this program can use? */
+static inline bool st_schema_too_new(const struct st_schema *v)
+{
+    return v->have > v->want && (v->compat ? v->compat : v->have) > v->want;
+}
+enum st_schema_sql {
+    ST_SCHEMA_SQL_UP,    /* all that bringing it up would run, roles too */
+    ST_SCHEMA_SQL_ROLES, /* the roles, if they are missing; "" if not */
 };
 
 /* A finding of `doctor`. */
@@ -240,6 +250,8 @@ enum {
     ST_NEWS_WORK = 1 << 0,   /* there may be jobs to claim */
     ST_NEWS_CANCEL = 1 << 1, /* a job of this worker was asked to stop: see flagged */
     ST_NEWS_LOST = 1 << 2,   /* a job of this worker may have been taken from it: renew tells */
+    ST_NEWS_LOOK = 1 << 3,   /* there were jobs already when it fell asleep: claim once; it sleeps on, for others */
+    ST_NEWS_DEAF = 1 << 4,   /* its waits hear of nothing at present: look by yourself, from time to time */
 };
 
 struct st_store_ops {
@@ -286,6 +298,13 @@ struct st_store_ops {
     stint_code (*transact)(struct st_store *s, int64_t now_us, const struct st_hold *hold, st_tx_fn fn, void *arg,
                            struct st_finish *fin, stint_error *err);
 
+    /* As transact without an outcome, but the transaction stays open on this handle: the next transact goes on in it and
+     * ends it, whatever comes of it.  Nothing else may be asked of the handle in between but abandon, which rolls it
+     * back.  With ST_CAP_ATOMIC_HANDLER. */
+    stint_code (*transact_open)(struct st_store *s, int64_t now_us, const struct st_hold *hold, st_tx_fn fn, void *arg,
+                                stint_error *err);
+    void (*abandon)(struct st_store *s);
+
     /* Jobs held by other workers whose lease has expired, oldest first, at most max.  running: charged, retry with
      * its backoff or failed, kind lease_expired.  claimed: not charged, but from the 4th time in a row as if it had run.
      * A cancel request makes it cancelled. */
@@ -327,6 +346,10 @@ struct st_store_ops {
 
     stint_code (*prune)(struct st_store *s, const struct st_prune_req *req, struct st_pruned *out,
                         stint_error *err);
+    /* The leader's housekeeping inside the store, one short step of it: call it again after *again_us.  req as in prune (limit
+     * and dry_run do not count); out: what went with it.  NULL = nothing to do. */
+    stint_code (*upkeep)(struct st_store *s, const struct st_prune_req *req, struct st_pruned *out, int64_t *again_us,
+                         stint_error *err);
 
     /* Inserts or refreshes w's row; last_beat becomes the store's now.  EEXISTS: the row belongs to another process (host,
      * boot id, pid, start) that has beaten within ST_WORKER_SILENT_US. */
@@ -347,14 +370,20 @@ struct st_store_ops {
     stint_code (*wait)(struct st_store *s, int timeout_ms, bool *woken, stint_error *err);
     void (*interrupt)(struct st_store *s); /* any thread; also makes the next wait return at once */
 
-    /* What the waits of this handle are for: work in these queues (n 0 = all; a parent means its subs too), and what
-     * concerns this worker's own jobs.  May be told again.  NULL = this store's waits are for everything. */
+    /* What the waits of this handle are for: what concerns this worker's own jobs, and with `work` also jobs to claim in
+     * these queues (n 0 = all; a parent means its subs too).  May be told again, and should be: a worker that asks for
+     * jobs anyway does not count as asleep.  NULL = this store's waits are for everything.
+     * Without it such a store's waits hear of nothing, and come back now and then. */
     stint_code (*watch)(struct st_store *s, struct st_slice worker, const struct st_slice *queues, size_t n,
-                        stint_error *err);
+                        bool work, stint_error *err);
     /* What the last wait heard of, as ST_NEWS_ bits.  NULL = a wait that was woken may have heard of anything. */
     unsigned (*news)(struct st_store *s);
 
     stint_code (*schema)(struct st_store *s, bool up, struct st_schema *out, stint_error *err);
+    /* Takes versions away, newest first, until it is at `to`; 0 = nothing is left, jobs included.  NULL = it cannot. */
+    stint_code (*schema_down)(struct st_store *s, int to, struct st_schema *out, stint_error *err);
+    /* The text for an operator with more rights; *sql is for free().  NULL = this store has none. */
+    stint_code (*schema_sql)(struct st_store *s, enum st_schema_sql what, char **sql, stint_error *err);
     stint_code (*backup)(struct st_store *s, const char *path, st_progress_fn progress, void *arg,
                          stint_error *err);
     stint_code (*check)(struct st_store *s, st_finding_fn found, void *arg, stint_error *err);
@@ -376,7 +405,7 @@ struct st_store_open {
 };
 
 /* What a store's URL looks like, for messages. */
-#define ST_STORE_URLS "sqlite:PATH, for example sqlite:stint.db"
+#define ST_STORE_URLS "sqlite:PATH or postgres://USER@HOST/DATABASE, for example sqlite:stint.db"
 /* The kind of store a URL names ("sqlite"), or NULL. */
 const char *st_store_kind(const char *url);
 
@@ -386,6 +415,10 @@ stint_code st_store_open(const char *url, const struct st_store_open *opt, struc
                          stint_error *err);
 stint_code st_store_sqlite_open(const char *path_and_query, const struct st_store_open *opt,
                                 struct st_store **out, stint_error *err);
+/* url: postgres://... as libpq takes it, with our own [&schema=NAME][&listen=URL][&notify=off].  Each handle has a
+ * connection of its own, made when it is first needed. */
+stint_code st_store_postgres_open(const char *url, const struct st_store_open *opt, struct st_store **out,
+                                  stint_error *err);
 
 /* For a program that owns its process, before the first store is opened: turns off what the engines count for
  * others.  A library inside somebody's program must not call it. */
@@ -420,6 +453,9 @@ stint_code st_store_renew(struct st_store *s, int64_t now_us, struct st_renew *i
 stint_code st_store_finish(struct st_store *s, int64_t now_us, struct st_finish *items, size_t n, stint_error *err);
 stint_code st_store_transact(struct st_store *s, int64_t now_us, const struct st_hold *hold, st_tx_fn fn, void *arg,
                              struct st_finish *fin, stint_error *err);
+stint_code st_store_transact_open(struct st_store *s, int64_t now_us, const struct st_hold *hold, st_tx_fn fn, void *arg,
+                                  stint_error *err);
+void st_store_abandon(struct st_store *s);
 stint_code st_store_reap(struct st_store *s, int64_t now_us, struct st_slice me, struct st_reaped *out,
                          size_t max, size_t *n_out, stint_error *err);
 stint_code st_store_disown(struct st_store *s, int64_t now_us, struct st_slice worker,
@@ -440,6 +476,8 @@ void st_job_info_list_free(struct st_job_info *list, size_t n);
 stint_code st_store_queues(struct st_store *s, int64_t now_us, struct st_queue_info **out, size_t *n_out, stint_error *err);
 stint_code st_store_next_due(struct st_store *s, int64_t now_us, int64_t *due_us, stint_error *err);
 stint_code st_store_prune(struct st_store *s, const struct st_prune_req *req, struct st_pruned *out, stint_error *err);
+stint_code st_store_upkeep(struct st_store *s, const struct st_prune_req *req, struct st_pruned *out, int64_t *again_us,
+                           stint_error *err);
 stint_code st_store_worker_beat(struct st_store *s, int64_t now_us, const struct st_worker_info *w, stint_error *err);
 stint_code st_store_worker_list(struct st_store *s, struct st_worker_info **out, size_t *n_out, stint_error *err);
 stint_code st_store_worker_remove(struct st_store *s, int64_t now_us, struct st_slice id, bool expire_leases,
@@ -448,9 +486,11 @@ stint_code st_store_lead(struct st_store *s, const struct st_lead_req *req, stru
 stint_code st_store_wait(struct st_store *s, int timeout_ms, bool *woken, stint_error *err);
 void st_store_interrupt(struct st_store *s);
 stint_code st_store_watch(struct st_store *s, struct st_slice worker, const struct st_slice *queues, size_t n,
-                          stint_error *err);
+                          bool work, stint_error *err);
 unsigned st_store_news(struct st_store *s);
 stint_code st_store_schema(struct st_store *s, bool up, struct st_schema *out, stint_error *err);
+stint_code st_store_schema_down(struct st_store *s, int to, struct st_schema *out, stint_error *err);
+stint_code st_store_schema_sql(struct st_store *s, enum st_schema_sql what, char **sql, stint_error *err);
 stint_code st_store_backup(struct st_store *s, const char *path, st_progress_fn progress, void *arg, stint_error *err);
 stint_code st_store_check(struct st_store *s, st_finding_fn found, void *arg, stint_error *err);
 void st_store_about(struct st_store *s, struct st_store_about *out);

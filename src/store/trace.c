@@ -91,6 +91,17 @@ static stint_code t_transact(struct st_store *s, int64_t now_us, const struct st
     CALL(transact, 1, now_us, hold, fn, arg, fin, err);
 }
 
+static stint_code t_transact_open(struct st_store *s, int64_t now_us, const struct st_hold *hold,
+                                  st_tx_fn fn, void *arg, stint_error *err)
+{
+    CALL(transact_open, 1, now_us, hold, fn, arg, err);
+}
+
+static void t_abandon(struct st_store *s)
+{
+    st_store_abandon(real_of(s));
+}
+
 static stint_code t_reap(struct st_store *s, int64_t now_us, struct st_slice me,
                          struct st_reaped *out, size_t max, size_t *n_out, stint_error *err)
 {
@@ -163,6 +174,12 @@ static stint_code t_prune(struct st_store *s, const struct st_prune_req *req, st
     CALL(prune, out->n, req, out, err);
 }
 
+static stint_code t_upkeep(struct st_store *s, const struct st_prune_req *req,
+                           struct st_pruned *out, int64_t *again_us, stint_error *err)
+{
+    CALL(upkeep, out->n, req, out, again_us, err);
+}
+
 static stint_code t_worker_beat(struct st_store *s, int64_t now_us, const struct st_worker_info *w,
                                 stint_error *err)
 {
@@ -199,9 +216,9 @@ static void t_interrupt(struct st_store *s)
 }
 
 static stint_code t_watch(struct st_store *s, struct st_slice worker, const struct st_slice *queues,
-                          size_t n, stint_error *err)
+                          size_t n, bool work, stint_error *err)
 {
-    return st_store_watch(real_of(s), worker, queues, n, err);
+    return st_store_watch(real_of(s), worker, queues, n, work, err);
 }
 
 static unsigned t_news(struct st_store *s)
@@ -212,6 +229,17 @@ static unsigned t_news(struct st_store *s)
 static stint_code t_schema(struct st_store *s, bool up, struct st_schema *out, stint_error *err)
 {
     CALL(schema, 1, up, out, err);
+}
+
+static stint_code t_schema_down(struct st_store *s, int to, struct st_schema *out, stint_error *err)
+{
+    CALL(schema_down, 1, to, out, err);
+}
+
+static stint_code t_schema_sql(struct st_store *s, enum st_schema_sql what, char **sql,
+                               stint_error *err)
+{
+    CALL(schema_sql, 1, what, sql, err);
 }
 
 static stint_code t_backup(struct st_store *s, const char *path, st_progress_fn progress, void *arg,
@@ -250,6 +278,8 @@ static const struct st_store_ops trace_ops = {
     .renew = t_renew,
     .finish = t_finish,
     .transact = t_transact,
+    .transact_open = t_transact_open,
+    .abandon = t_abandon,
     .reap = t_reap,
     .disown = t_disown,
     .flagged = t_flagged,
@@ -262,6 +292,7 @@ static const struct st_store_ops trace_ops = {
     .queues = t_queues,
     .next_due = t_next_due,
     .prune = t_prune,
+    .upkeep = t_upkeep,
     .worker_beat = t_worker_beat,
     .worker_list = t_worker_list,
     .worker_remove = t_worker_remove,
@@ -271,6 +302,8 @@ static const struct st_store_ops trace_ops = {
     .watch = t_watch,
     .news = t_news,
     .schema = t_schema,
+    .schema_down = t_schema_down,
+    .schema_sql = t_schema_sql,
     .backup = t_backup,
     .check = t_check,
     .about = t_about,
@@ -294,6 +327,16 @@ struct st_store *st_store_trace(struct st_store *real)
         t->ops.enqueue_tx = NULL;
     if (!real->ops->transact)
         t->ops.transact = NULL;
+    if (!real->ops->transact_open)
+        t->ops.transact_open = NULL;
+    if (!real->ops->watch)
+        t->ops.watch = NULL;
+    if (!real->ops->upkeep)
+        t->ops.upkeep = NULL;
+    if (!real->ops->schema_down)
+        t->ops.schema_down = NULL;
+    if (!real->ops->schema_sql)
+        t->ops.schema_sql = NULL;
     t->base.ops = &t->ops;
     t->base.timeout_ms = real->timeout_ms;
     return &t->base;
