@@ -28,6 +28,7 @@ struct st_plan {
     struct entry *entries;
     size_t n_entries, n_groups;
     bool weighted;
+    struct st_slice *names; /* of the entries */
     struct st_slice *order; /* scratch: what the request points to */
     bool *taken;            /* scratch: groups already drawn */
     struct st_type_rule *rules;
@@ -104,7 +105,10 @@ static bool plan_queues(struct st_plan *p, const struct st_settings *s)
     }
     p->order = calloc(p->n_entries + 1, sizeof(*p->order));
     p->taken = calloc(p->n_groups + 1, sizeof(*p->taken));
-    return p->order && p->taken;
+    p->names = calloc(p->n_entries + 1, sizeof(*p->names));
+    for (size_t i = 0; p->names && i < p->n_entries; i++)
+        p->names[i] = st_slice_cstr(p->entries[i].name);
+    return p->order && p->taken && p->names;
 }
 
 /* ---- types ---------------------------------------------------------------------- */
@@ -273,6 +277,7 @@ void st_plan_unref(struct st_plan *p)
         free((char *)p->rules[i].queue.p);
     }
     free(p->entries);
+    free(p->names);
     free(p->order);
     free(p->taken);
     free(p->rooms);
@@ -324,6 +329,12 @@ static void order_weighted(struct st_plan *p)
                 p->order[n++] = st_slice_cstr(p->entries[i].name);
         }
     }
+}
+
+const struct st_slice *st_plan_queues(const struct st_plan *p, size_t *n)
+{
+    *n = p->n_entries;
+    return p->names;
 }
 
 const struct st_type_rule *st_plan_rules(const struct st_plan *p, size_t *n)

@@ -32,6 +32,9 @@ const struct st_type_rule *st_plan_rules(const struct st_plan *p, size_t *n);
 #define ST_ROOM_ANY INT_MAX
 void st_plan_set_room(struct st_plan *p, size_t i, int room);
 
+/* The queues it names, in no order that matters; none = all. */
+const struct st_slice *st_plan_queues(const struct st_plan *p, size_t *n);
+
 /* Fills queues, types and lease of *req with views into the plan.  With weights the order of the queues is drawn
  * anew into the plan's scratch space: one thread only.  false: no rule has room, there is nothing to ask for. */
 bool st_plan_request(struct st_plan *p, struct st_claim_req *req);

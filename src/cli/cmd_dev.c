@@ -288,9 +288,38 @@ static int summary_json(struct dev *d)
 
 /* ---- the command ---------------------------------------------------------------------------- */
 
+/* The store's URL, with stars where a password stands: before the '@', or in a parameter (listen= is a URL itself). */
+static void show_url(const char *url, char *out, size_t size)
+{
+    const char *host = strstr(url, "://"), *at = host ? strpbrk(host + 3, "@/?") : NULL, *colon;
+    const char *from = url;
+    struct st_buf b;
+
+    st_buf_init(&b, size - 1);
+    if (at && *at == '@' && (colon = memchr(host + 3, ':', (size_t)(at - host - 3)))) {
+        st_buf_printf(&b, "%.*s:***", (int)(colon - url), url);
+        from = at;
+    }
+    while (*from) {
+        const size_t len = strcspn(from, "?&"), name = strcspn(from, "=?&");
+        const bool secret = name < len && ((name >= 8 && strncmp(from + name - 8, "password", 8) == 0) ||
+                                           (name == 6 && strncmp(from, "listen", 6) == 0));
+
+        st_buf_printf(&b, secret ? "%.*s=***" : "%.*s", (int)(secret ? name : len), from);
+        from += len;
+        if (*from)
+            st_buf_putc(&b, *from++);
+    }
+    snprintf(out, size, "%s", b.p && !b.failed ? b.p : "(a long URL)");
+    st_buf_clear(&b);
+}
+
 static void greet(const struct dev *d)
 {
-    fprintf(stderr, "store   %s\nconfig  %s\n", d->url, d->settings.path ? d->settings.path : "(built-in examples)");
+    char url[1024];
+
+    show_url(d->url, url, sizeof(url));
+    fprintf(stderr, "store   %s\nconfig  %s\n", url, d->settings.path ? d->settings.path : "(built-in examples)");
     fprintf(stderr, "jobs    %zu example job%s enqueued\n", d->n, d->n == 1 ? "" : "s");
     if (!d->once)
         fprintf(stderr,
@@ -298,7 +327,7 @@ static void greet(const struct dev *d)
                 "  stint job list --store %s\n"
                 "  stint queue list --store %s\n"
                 "Ctrl-C stops.\n\n",
-                d->url, d->url);
+                url, url);
 }
 
 static stint_code work(struct dev *d, stint_error *err)

@@ -9,6 +9,7 @@
  *                    elect     try to lead, or renew                           half a term, 15 s
  *     the leader     bury      rows of workers that have not beaten for long   with the election
  *                    prune     ended jobs past their retention                 a minute
+ *                    upkeep    what the store itself needs                     as the store says
  *
  * Every leader's write carries its epoch, so that one that slept through its term changes nothing.
  * All of it may be done twice or late without harm.
@@ -56,7 +57,7 @@ struct st_maintainer {
     struct st_store *store;
     bool registered; /* the first beat is written */
     bool ousted;     /* the row is another's now */
-    struct chore reap, beat, elect, prune;
+    struct chore reap, beat, elect, prune, upkeep;
     int64_t epoch; /* 0 = not the leader */
 };
 
@@ -241,6 +242,26 @@ static void do_prune(struct st_maintainer *m)
     st_pruned_clear(&out);
 }
 
+/* One step per turn, too. */
+static void do_upkeep(struct st_maintainer *m)
+{
+    struct st_prune_req req = {.epoch = m->epoch, .limit = PRUNE_BATCH};
+    struct st_pruned out = {0};
+    int64_t again_us = PRUNE_EVERY;
+    stint_error err;
+
+    pthread_mutex_lock(&m->mutex);
+    req.keep = m->opt.keep;
+    pthread_mutex_unlock(&m->mutex);
+    if (st_store_upkeep(m->store, &req, &out, &again_us, &err) != STINT_OK)
+        st_log(ST_LOG_DEBUG, "upkeep.failed", ST_FE(&err));
+    else if (out.n)
+        st_log(ST_LOG_INFO, "prune.done", ST_FI("jobs", out.n), ST_FI("files", out.n_files));
+    m->upkeep.at_us = st_clock_mono_us() + again_us;
+    unlink_files(&out);
+    st_pruned_clear(&out);
+}
+
 /* ---- the thread ----------------------------------------------------------------------- */
 
 static void work(struct st_maintainer *m, bool nudged)
@@ -260,6 +281,8 @@ static void work(struct st_maintainer *m, bool nudged)
         do_reap(m);
     if (m->epoch && due(&m->prune, now))
         do_prune(m);
+    if (m->epoch && now >= m->upkeep.at_us)
+        do_upkeep(m);
 }
 
 static int64_t next_chore(const struct st_maintainer *m)
@@ -272,6 +295,8 @@ static int64_t next_chore(const struct st_maintainer *m)
         at = m->elect.at_us;
     if (m->epoch && m->prune.at_us < at)
         at = m->prune.at_us;
+    if (m->epoch && m->upkeep.at_us < at)
+        at = m->upkeep.at_us;
     at -= st_clock_mono_us();
     return at > 0 ? at : 0;
 }

@@ -95,7 +95,7 @@ static stint_code is_url(const char *text, stint_error *err)
 {
     if (strncmp(text, "postgres://", 11) == 0 || strncmp(text, "postgresql://", 13) == 0)
         return STINT_OK;
-    return st_refuse(err, "for example listen=postgres%%3A%%2F%%2Fhost%%2Fdb", "listen= is not the URL of a server");
+    return st_refuse(err, "for example listen=postgres%3A%2F%2Fhost%2Fdb", "listen= is not the URL of a server");
 }
 
 /* Is it one of ours?  Then it is taken (*mine). */

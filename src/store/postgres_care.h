@@ -21,8 +21,8 @@ struct st_pg_ring {
     int64_t before_us;                /* what succeeded before that goes */
     unsigned char after[ST_PG_KEY_MAX];
     size_t after_len;
-    int64_t *lanes, *counts; /* what goes, by lane */
-    size_t n, cap;
+    int64_t *lanes, *counts; /* what goes, by lane, in their order */
+    size_t n;
 };
 
 enum st_pg_chore { CHORE_RING, CHORE_FOLD, CHORE_SUMMARIZE, CHORE_VACUUM, CHORE_JUDGE, CHORE_REINDEX, CHORE_N };

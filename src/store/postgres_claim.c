@@ -80,6 +80,7 @@ static stint_code plan_lanes(struct plan *p, struct st_pg_shared *sh, const stru
     for (size_t i = 0; i < p->n; i++) {
         p->seen[i].lane = p->places[i].lane;
         p->seen[i].from = req->now_us ? st_pg_begin : *st_pg_mark_from(p->places[i].lane);
+        p->seen[i].sweeps = p->places[i].lane->sweeps;
     }
     return STINT_OK;
 }
@@ -319,8 +320,10 @@ static bool same_world(struct st_pg_shared *sh, const PGresult *r)
     return same;
 }
 
-/* *again: there is a lane that this claim did not know of, or the marks were worthless. */
-static void learn(struct st_pg *s, struct plan *p, const PGresult *jobs, const PGresult *probe, int64_t took_us, bool *again)
+/* *again: there is a lane that this claim did not know of, or the marks were worthless.  real: it went by the server's clock;
+ * a time that a test has given says nothing about what may still come before it. */
+static void learn(struct st_pg *s, struct plan *p, const PGresult *jobs, const PGresult *probe, int64_t took_us, bool real,
+                  bool *again)
 {
     struct st_pg_shared *sh = s->sh;
     char *snapshot = strndup(PQgetvalue(probe, 0, P_SNAPSHOT), (size_t)PQgetlength(probe, 0, P_SNAPSHOT));
@@ -337,10 +340,10 @@ static void learn(struct st_pg *s, struct plan *p, const PGresult *jobs, const P
     if (!same_world(sh, probe) || !snapshot) {
         st_pg_marks_forget(sh);
         *again = true;
-    } else {
+    } else if (real) {
         st_pg_marks_learn(sh, (uint64_t)st_pg_get_i64(probe, 0, P_XID, 0), snapshot, p->seen, p->n);
     }
-    if (swept)
+    if (swept && real)
         st_pg_marks_swept(sh, took_us);
     pthread_mutex_unlock(&sh->mu);
     free(snapshot);
@@ -373,7 +376,7 @@ static stint_code claim_once(struct st_pg *s, const struct st_pg_args *settle, P
     steps[2].args = &probe;
     code = st_pg_run(s, steps + first, 3 - first, true, err);
     if (!code) {
-        learn(s, &p, steps[1].res, steps[2].res, st_clock_mono_us() - began, again);
+        learn(s, &p, steps[1].res, steps[2].res, st_clock_mono_us() - began, req->now_us == 0, again);
         s->next_due_us = st_pg_get_i64(steps[2].res, 0, P_NEXT_DUE, 0);
         s->next_due_fresh = req->now_us == 0 && !*again;
         code = jobs_read(s, req, steps[1].res, out, n_out, err);

@@ -570,6 +570,7 @@ stint_code st_pg_run(struct st_pg *s, struct st_pg_step *steps, size_t n, bool w
             break;
         code = STINT_OK;
         st_log(ST_LOG_DEBUG, "store.repeated", ST_F("where", s->url.where), ST_F("error", err->message));
+        st_err_clear(err);
     }
     return code;
 }

@@ -125,6 +125,7 @@ struct st_pg_lane {
     struct st_pg_pos tail;  /* no runnable row of the even lane is before it, exceptions aside */
     struct st_pg_pos sweep; /* look from here once more */
     bool sweeping;
+    uint64_t sweeps;          /* how many were asked for */
     struct st_pg_note *notes; /* oldest first; ST_PG_NOTES, made when first needed */
     size_t n_notes;
     struct st_pg_exception *exceptions; /* ST_PG_EXCEPTIONS */
@@ -264,6 +265,7 @@ const struct st_pg_pos *st_pg_mark_from(const struct st_pg_lane *lane);
 struct st_pg_seen {
     struct st_pg_lane *lane;
     struct st_pg_pos from, first, mark; /* where it began; the first row still there; the last it took */
+    uint64_t sweeps; /* of the lane, when it began */
     bool any_first;
     size_t n; /* how many it took */
 };

@@ -16,7 +16,8 @@
  *
  * A transaction that stays open for long would hold the tail.  When more than WINDOW jobs were claimed past the tail, those
  * open below the last y become *exceptions*: they no longer count, and when one has ended the lane is looked through once
- * more, from where the tail stood when it became one (a *sweep*).  A sweep is over when the probe finds nothing before the tail.
+ * more, from where the tail stood when it became one (a *sweep*).  A sweep is over when the probe of a claim that began after
+ * it was asked for finds nothing before the tail.
  * Behind all of it, against clocks set back and our own mistakes: a sweep from the beginning, at the start, after every error,
  * and from time to time, seldom enough to cost 1% at most.
  *
@@ -70,6 +71,7 @@ static void sweep_from(struct st_pg_lane *lane, const struct st_pg_pos *low)
     if (!lane->sweeping || pos_cmp(low, &lane->sweep) < 0)
         lane->sweep = *low;
     lane->sweeping = true;
+    lane->sweeps++;
 }
 
 void st_pg_marks_sweep(struct st_pg_shared *sh)
@@ -184,6 +186,8 @@ static void move_tail(struct st_pg_lane *lane, const struct st_pg_seen *seen, co
     struct st_pg_pos safe;
     size_t kept = 0;
 
+    if (pos_cmp(&seen->from, &lane->tail) > 0)
+        return; /* all was forgotten since it began: it cannot speak for what lies before */
     for (size_t i = 0; i < lane->n_notes; i++) {
         if (lane->notes[i].xid >= oldest) {
             lane->notes[kept++] = lane->notes[i];
@@ -201,7 +205,7 @@ static void move_tail(struct st_pg_lane *lane, const struct st_pg_seen *seen, co
 
 static void end_sweep(struct st_pg_lane *lane, const struct st_pg_seen *seen)
 {
-    if (!lane->sweeping || pos_cmp(&seen->from, &lane->sweep) > 0)
+    if (!lane->sweeping || seen->sweeps != lane->sweeps || pos_cmp(&seen->from, &lane->sweep) > 0)
         return;
     if (!seen->any_first || pos_cmp(&seen->first, &lane->tail) >= 0)
         lane->sweeping = false;

@@ -123,41 +123,47 @@ static stint_code ring_wait(struct upkeep *u, stint_error *err)
     return STINT_OK;
 }
 
-static bool ring_add(struct st_pg_ring *g, int64_t lane, int64_t n)
+/* Adds a step's counts, which come in the order of their lanes as ours are kept.  false = no memory. */
+static bool ring_add(struct st_pg_ring *g, struct st_pg_array *lanes, struct st_pg_array *counts)
 {
-    for (size_t i = 0; i < g->n; i++) {
-        if (g->lanes[i] != lane)
-            continue;
-        g->counts[i] += n;
-        return true;
-    }
-    if (g->n == g->cap) {
-        const size_t cap = g->cap ? 2 * g->cap : 16;
-        int64_t *lanes = realloc(g->lanes, cap * sizeof(*lanes));
-        int64_t *counts = realloc(g->counts, cap * sizeof(*counts));
+    const size_t max = g->n + (size_t)lanes->left;
+    struct st_pg_ring sum = {.lanes = calloc(max + 1, sizeof(int64_t)), .counts = calloc(max + 1, sizeof(int64_t))};
+    struct st_slice lane, n;
+    size_t i = 0;
 
-        g->lanes = lanes ? lanes : g->lanes;
-        g->counts = counts ? counts : g->counts;
-        if (!lanes || !counts)
-            return false;
-        g->cap = cap;
+    if (!sum.lanes || !sum.counts) {
+        ring_reset(&sum);
+        return false;
     }
-    g->lanes[g->n] = lane;
-    g->counts[g->n++] = n;
+    while (st_pg_array_next(lanes, &lane) && st_pg_array_next(counts, &n)) {
+        const int64_t id = st_pg_be64(lane.p);
+
+        for (; i < g->n && g->lanes[i] < id; i++, sum.n++) {
+            sum.lanes[sum.n] = g->lanes[i];
+            sum.counts[sum.n] = g->counts[i];
+        }
+        sum.lanes[sum.n] = id;
+        sum.counts[sum.n++] = st_pg_be64(n.p) + (i < g->n && g->lanes[i] == id ? g->counts[i++] : 0);
+    }
+    for (; i < g->n; i++, sum.n++) {
+        sum.lanes[sum.n] = g->lanes[i];
+        sum.counts[sum.n] = g->counts[i];
+    }
+    free(g->lanes);
+    free(g->counts);
+    g->lanes = sum.lanes;
+    g->counts = sum.counts;
+    g->n = sum.n;
     return true;
 }
 
 static bool ring_add_all(struct st_pg_ring *g, const PGresult *r)
 {
     struct st_pg_array lanes, counts;
-    struct st_slice lane, n;
 
     if (!st_pg_get_array(r, 0, 2, &lanes) || !st_pg_get_array(r, 0, 3, &counts))
-        return true;
-    while (st_pg_array_next(&lanes, &lane) && st_pg_array_next(&counts, &n))
-        if (lane.len == 8 && n.len == 8 && !ring_add(g, st_pg_be64(lane.p), st_pg_be64(n.p)))
-            return false;
-    return true;
+        return true; /* nothing goes */
+    return ring_add(g, &lanes, &counts);
 }
 
 /* The answer of a step: false = no memory. */
@@ -208,8 +214,8 @@ static stint_code ring_look(struct upkeep *u, stint_error *err)
     st_pg_i64(&a, g->before_us);
     code = st_pg_call(u->s, PG_RING_STEP, &a, true, &r, err);
     if (!code && !ring_take(u, r)) {
-        ring_reset(g);
         code = st_fail(err, STINT_ENOMEM, "no memory for what goes from slot %d", g->slot);
+        ring_reset(g);
     } else if (!code) {
         u->care->at_us[CHORE_RING] = later(9 * (st_clock_mono_us() - began_us));
     }

@@ -193,7 +193,6 @@ static void connect_now(struct st_pg *s)
     stint_error err = {0};
     bool pooled = false;
 
-    st_pg_conn_drop(s); /* a process of four threads has four connections */
     w->c = st_pg_connect(s, s->url.listen, &pooled, &err);
     if (w->c && pooled) {
         PQfinish(w->c);
@@ -452,6 +451,7 @@ static void wait_in(struct st_pg *s, int64_t until_us, bool *woken)
     struct st_pg_wait *w = s->w;
     enum event event = NOTHING_YET;
 
+    st_pg_conn_drop(s); /* a worker of four threads has four connections */
     for (;;) {
         tend(s, event == SOMETHING_CAME);
         if (w->pending) {

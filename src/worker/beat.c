@@ -36,7 +36,7 @@ static bool wants_beat(const struct held *h, int64_t now)
     if (h->beating || st_abort_lost(h->stopping) || h->stopping == ST_ABORT_TIMEOUT ||
         atomic_load_explicit(&h->item.settling, memory_order_relaxed))
         return false;
-    if (now >= h->lease.renew_at_us || atomic_load_explicit(&h->item.progress, memory_order_relaxed))
+    if (h->w->renew_all || now >= h->lease.renew_at_us || atomic_load_explicit(&h->item.progress, memory_order_relaxed))
         return true;
     return !h->start_told && held_started(h) && now - held_started(h) > 250 * ST_MS;
 }
@@ -107,8 +107,16 @@ static void send_beat(struct st_worker *w, int64_t now)
         st_beats_free(beats, n); /* one is under way; the next tick comes soon */
         return;
     }
+    w->renew_all = false;
     for (size_t i = 0; i < n; i++)
         held_find(w, beats[i].id, beats[i].fence)->beating = true;
+}
+
+/* While another beat is under way it waits for that one's answer. */
+void beat_all(struct st_worker *w)
+{
+    w->renew_all = w->n_held > 0;
+    send_beat(w, st_clock_boot_us());
 }
 
 /* A command's timeout is its executor's business; a handler of this process can only be asked. */
@@ -150,6 +158,18 @@ static void tell_running(struct st_worker *w, int64_t now)
     st_maintainer_nudge(w->maintainer);
 }
 
+/* A store that tells whom its news is for says when a job of ours was asked to stop.  Others are listened to, and where
+ * there is nothing to listen to we look, as often as for new jobs. */
+static void heed_cancels(struct st_worker *w, int64_t now)
+{
+    if (w->hinter && w->n_running)
+        st_hinter_listen(w->hinter);
+    if (feed_hears(w) || now - w->looked_us < w->settings->poll_us)
+        return;
+    w->looked_us = now;
+    st_lessor_look(w->lessor);
+}
+
 static void on_tick(uv_timer_t *t)
 {
     struct st_worker *w = t->data;
@@ -167,8 +187,7 @@ static void on_tick(uv_timer_t *t)
     check_deadlines(w, now);
     if (w->n_running >= (size_t)w->settings->slots || w->n_queued)
         slots_release_queued(w, QUEUED_MAX);
-    if (w->hinter && w->n_running)
-        st_hinter_arm(w->hinter, true);
+    heed_cancels(w, now);
     worker_advance(w);
 }
 
@@ -228,4 +247,6 @@ void beat_on_news(struct st_worker *w, struct st_lessor_news *news)
     }
     st_beats_free(news->beats, news->n);
     free(news->flagged);
+    if (w->renew_all)
+        send_beat(w, st_clock_boot_us());
 }

@@ -3,7 +3,8 @@
  * feed.c - ask for work when there is room for it.
  *
  *     WET --claim found all it asked for--> WET    ask again as soon as there is room
- *     WET --claim found less--------------> DRY    wait for a hint, the next due time, or the poll
+ *     WET --claim found less--------------> DRY    wait for a hint, the next due time, or the poll (sooner at first, if
+ *                                                  there are no hints to come)
  *     WET --store away--------------------> DRY    for a growing while
  *     DRY --hint, timer, rescued jobs-----> WET
  *
@@ -46,10 +47,26 @@ static void sleep_for(struct st_worker *w, int64_t us)
     uv_timer_start(&w->poll, on_poll, (uint64_t)((us + ST_MS - 1) / ST_MS), 0);
 }
 
+bool feed_hears(struct st_worker *w)
+{
+    return w->hinter && !st_hinter_deaf(w->hinter);
+}
+
+/* Where nobody tells us of work, more of it is likely soon after there was some. */
+static int64_t poll_us(struct st_worker *w)
+{
+    static const int64_t first[] = {50 * ST_MS, 200 * ST_MS, ST_SEC};
+    const int64_t us = w->settings->poll_us;
+
+    if (w->n_polls >= (int)(sizeof(first) / sizeof(first[0])) || feed_hears(w))
+        return us;
+    return first[w->n_polls] < us ? first[w->n_polls++] : us;
+}
+
 /* The poll interval give or take a tenth, or until the next scheduled job. */
 static void sleep_until_next(struct st_worker *w, int64_t next_due_in_us)
 {
-    int64_t us = (int64_t)((double)w->settings->poll_us * (0.9 + 0.2 * st_random_unit()));
+    int64_t us = (int64_t)((double)poll_us(w) * (0.9 + 0.2 * st_random_unit()));
 
     if (next_due_in_us >= 0 && next_due_in_us < us)
         us = next_due_in_us;
@@ -157,6 +174,39 @@ static void disown_unknown(struct st_worker *w)
     free(known);
 }
 
+void feed_on_hint(struct st_worker *w)
+{
+    if (w->dry && !w->asking && w->tries.n == 0 && w->start_tries.n == 0) {
+        w->hinted = true;
+        feed_wet(w);
+        return;
+    }
+    w->relook = w->asking && st_hinter_addressed(w->hinter); /* it may have come too late for that claim */
+    st_hinter_listen(w->hinter);
+}
+
+/* Who found less than he asked for wants to be woken; the others ask anyway. */
+static void tell_hinter(struct st_worker *w, const struct st_courier_news *news)
+{
+    const bool fruitless = w->hinted && news->n_jobs == 0;
+
+    w->hinted = false;
+    if (!w->hinter)
+        return;
+    if (w->recheck && w->n_held)
+        st_lessor_look(w->lessor);
+    w->recheck = false;
+    if (!w->dry || w->phase != WORKING || w->quiet) {
+        st_hinter_disarm(w->hinter);
+    } else if (w->relook) {
+        w->hinted = true;
+        feed_wet(w);
+    } else {
+        st_hinter_arm(w->hinter, fruitless);
+    }
+    w->relook = false;
+}
+
 static void on_claim_over(struct st_worker *w, struct st_courier_news *news)
 {
     w->asking = false;
@@ -165,13 +215,13 @@ static void on_claim_over(struct st_worker *w, struct st_courier_news *news)
     if (news->claim_code == STINT_OK) {
         w->tries.n = 0;
         measure(w, news);
+        if (news->n_jobs > 0)
+            w->n_polls = 0;
         if (news->n_jobs < news->n_asked)
             sleep_until_next(w, news->next_due_in_us);
         if (news->n_jobs == 0)
             w->empty_seq = w->ask_seq + 1;
-        if (w->dry && w->hinter)
-            st_hinter_arm(w->hinter, w->hinted && news->n_jobs == 0);
-        w->hinted = false;
+        tell_hinter(w, news);
         return;
     }
     sleep_for(w, st_tries_next(&w->tries));

@@ -41,6 +41,8 @@ static void start_draining(struct st_worker *w)
     st_observe_worker(&w->observer, STINT_EVENT_WORKER_STOPPING, NULL);
     w->phase = DRAINING;
     st_courier_drain(w->courier);
+    if (w->hinter)
+        st_hinter_disarm(w->hinter);
     atomic_store(&w->vitals.quiet, true);
     uv_timer_stop(&w->poll);
     if (w->exec)

@@ -4,7 +4,7 @@
  *
  *     courier   brings jobs, takes outcomes            its own thread and store handle
  *     lessor    keeps leases                           "
- *     hinter    says that there may be work            "
+ *     hinter    says that there may be work, or news   "
  *     maintainer reaps, beats, leads                   "
  *     exec/pool run attempts                           children; threads for in-process handlers
  *
@@ -112,16 +112,16 @@ void worker_hear_courier(struct st_worker *w)
 
 static void hear_hinter(struct st_worker *w)
 {
-    if (!w->hinter || !st_hinter_take(w->hinter))
-        return;
-    if (w->n_running)
+    const unsigned news = w->hinter ? st_hinter_take(w->hinter) : 0;
+
+    if (news & ST_NEWS_CANCEL && w->n_held)
         st_lessor_look(w->lessor);
-    if (w->dry && !w->asking && w->tries.n == 0 && w->start_tries.n == 0) {
-        w->hinted = true;
-        feed_wet(w);
-    } else {
-        st_hinter_arm(w->hinter, true);
-    }
+    if (news & ST_NEWS_CANCEL && w->asking)
+        w->recheck = st_hinter_addressed(w->hinter);
+    if (news & ST_NEWS_LOST)
+        beat_all(w);
+    if (news & (ST_NEWS_WORK | ST_NEWS_LOOK))
+        feed_on_hint(w);
 }
 
 /* Without our id nothing of ours can be told from the other's: stop. */
@@ -219,6 +219,8 @@ static void reload(struct st_worker *w)
         atomic_fetch_add(&w->stops, 1);
         return;
     }
+    if (w->hinter)
+        st_hinter_plan(w->hinter, plan);
     if (w->maintainer)
         st_maintainer_health(w->maintainer, true, NULL);
     maintain_options(w, &mo);
@@ -232,6 +234,8 @@ static void go_quiet(struct st_worker *w)
 {
     w->quiet = true;
     atomic_store(&w->vitals.quiet, true);
+    if (w->hinter)
+        st_hinter_disarm(w->hinter);
     slots_release_queued(w, 0);
     if (w->maintainer)
         st_maintainer_nudge(w->maintainer);
@@ -350,7 +354,7 @@ static stint_code threads_init(struct st_worker *w, stint_error *err)
     st_worker_describe(&w->row);
     rc = st_lessor_new(&w->opener, w->id, &w->wake, &w->lessor, err);
     if (rc == STINT_OK && w->settings->notify)
-        rc = st_hinter_new(&w->opener, &w->wake, &w->hinter, err);
+        rc = st_hinter_new(&w->opener, w->id, w->plan, &w->wake, &w->hinter, err);
     if (rc == STINT_OK)
         rc = st_courier_new(&w->opener, admission, w->id, results, &w->observer, &w->wake, &w->courier,
                             err);

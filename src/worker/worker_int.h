@@ -82,6 +82,8 @@ struct st_worker {
     struct st_observer observer;
     int told_running; /* what the workers table was last told */
     int64_t told_us;
+    bool renew_all;    /* some of what we hold may not be ours: ask */
+    int64_t looked_us; /* CLOCK_BOOTTIME of the last look for cancelled jobs that nobody told us of */
 
     enum phase phase;
     bool begun; /* it was WORKING once */
@@ -118,6 +120,9 @@ struct st_worker {
     struct st_tries start_tries; /* attempts that could not be started */
     bool dry;       /* the last claim found less than it asked for */
     bool hinted;    /* that claim was made because of a hint */
+    bool relook;    /* there was a hint meanwhile: ask once more */
+    bool recheck;   /* jobs that it brings may have been asked to stop meanwhile */
+    int n_polls;    /* since there was work */
     struct st_tries tries;
     double rate;    /* attempts ended per second, smoothed */
     double trip_us; /* what a claim takes, smoothed */
@@ -148,6 +153,8 @@ void feed(struct st_worker *w);
 void feed_on_news(struct st_worker *w, struct st_courier_news *news);
 void feed_wet(struct st_worker *w); /* there may be work: ask */
 void feed_hold(struct st_worker *w, int64_t us); /* ask for nothing for a while */
+void feed_on_hint(struct st_worker *w);
+bool feed_hears(struct st_worker *w); /* somebody tells us of work */
 
 /* types.c */
 stint_code types_init(struct st_worker *w, stint_error *err); /* after settings and plan are set */
@@ -161,6 +168,7 @@ bool types_used_up(struct st_worker *w, struct st_job *const *jobs, size_t n);
 /* beat.c */
 void beat_start(struct st_worker *w);
 void beat_on_news(struct st_worker *w, struct st_lessor_news *news);
+void beat_all(struct st_worker *w); /* renew everything now: it tells what is no longer ours */
 
 /* stop.c */
 void stop_step(struct st_worker *w);

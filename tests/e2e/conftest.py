@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures: `stint` is the built program in a directory of its own; see kit.py."""
+"""Fixtures: `stint` is the built program in a directory of its own; see kit.py.
 
+STINT_TEST_STORE=postgres runs the tests whose subject is the program and not the SQLite file on PostgreSQL, and those of
+PostgreSQL itself: each has a schema of its own on a server that is thrown away (pgkit.py).  Which are left out, and why, is below.
+"""
+
+import itertools
 import os
 import subprocess
 import sys
@@ -11,15 +16,56 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import pgkit  # noqa: E402
 from kit import ROOT, Stint  # noqa: E402
+
+STORE = os.environ.get("STINT_TEST_STORE", "sqlite")
+POSTGRES_OWN = ("test_postgres", "test_postgres_chaos")
+ON_BOTH = ("test_dev", "test_endurance", "test_enqueue", "test_exactly_once", "test_explain", "test_oneshot", "test_recovery",
+           "test_shapes", "test_steering", "test_upkeep")
+A_FILE = "it does something to the file stint.db"
+NAMED = "it names a SQLite store on the command line"
+SQLITE_ONLY = {
+    "test_a_backup_does_not_overwrite_a_file": "PostgreSQL has backups of its own",
+    "test_a_backup_taken_under_load_opens_and_has_the_jobs": "PostgreSQL has backups of its own",
+    "test_a_backup_that_cannot_be_made_names_the_file_that_was_asked_for": "PostgreSQL has backups of its own",
+    "test_a_batch_cut_off_by_kill_9_is_there_whole_or_not_at_all": "it watches the WAL grow; test_postgres_chaos cuts enqueues",
+    "test_a_flag_goes_before_the_environment_and_that_before_the_file": NAMED,
+    "test_a_second_process_may_write_for_long_while_a_worker_runs": "it locks the file; PostgreSQL has no such lock",
+    "test_a_store_that_this_program_cannot_speak_to_is_named": NAMED,
+    "test_a_worker_ends_when_told_though_its_store_is_away": A_FILE + "; test_postgres stops the server",
+    "test_a_worker_prunes_by_itself": "it takes a minute, and the store's part is in the store's own suite",
+    "test_a_worker_waits_for_a_store_that_is_busy_for_long": A_FILE + "; test_postgres stops the server",
+    "test_bench_measures_what_it_promises_and_leaves_nothing_behind": "without --store, bench measures a SQLite store",
+    "test_bench_takes_a_plain_path_and_runs_only_the_parts_that_are_named": NAMED,
+    "test_dev_goes_on_until_it_is_told_to_stop_and_takes_jobs_of_others": A_FILE,
+    "test_dev_once_may_be_repeated": NAMED,
+    "test_dev_once_runs_the_examples_and_ends_with_a_summary": NAMED,
+    "test_dev_pays_no_heed_to_the_database_of_another_program": A_FILE,
+    "test_job_list_tells_how_long_the_last_attempt_took_and_not_all_of_them": A_FILE,
+    "test_programs_in_different_directories_meet_in_the_store_of_one_file": NAMED,
+    "test_the_examples_are_short_enough_to_read_in_a_minute": "it uses no store",
+}
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "long: waits for long and is started first")
 
 
-def pytest_collection_modifyitems(items):
+def is_chosen(item):
+    if STORE != "postgres":
+        return item.module.__name__ not in POSTGRES_OWN
+    if item.module.__name__ in ON_BOTH:
+        return item.originalname not in SQLITE_ONLY
+    return item.module.__name__ in POSTGRES_OWN
+
+
+def pytest_collection_modifyitems(config, items):
     """Side by side, the longest should not be the last one standing."""
+    left_out = [item for item in items if not is_chosen(item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if is_chosen(item)]
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
@@ -40,10 +86,37 @@ def probe(tmp_path_factory):
 
 
 @pytest.fixture
-def stint(tmp_path, binary, probe):
-    kit = Stint(tmp_path, binary, probe)
+def stint(request, tmp_path, binary, probe):
+    kit = Stint(tmp_path, binary, probe, request.getfixturevalue("pg").url() if STORE == "postgres" else None)
     yield kit
     kit.close()
+
+
+@pytest.fixture(scope="session")
+def pen():
+    """Where servers are made; when it is closed they are gone."""
+    pen = pgkit.Pen()
+    yield pen
+    pen.close()
+
+
+@pytest.fixture(scope="session")
+def cluster(pen):
+    """The server of this process's tests, one after the other: they may stop and start it."""
+    return pgkit.Cluster(pen)
+
+
+numbers = itertools.count()
+
+
+@pytest.fixture
+def pg(cluster):
+    """A schema of the test's own."""
+    if not cluster.running:  # a test has failed in the middle of something
+        cluster.start()
+    db = pgkit.Db(cluster, f"t_{next(numbers)}")
+    yield db
+    db.drop()
 
 
 def as_root(*command):

@@ -133,10 +133,10 @@ class Worker:
 
 
 class Stint:
-    """The program in a directory of its own, with a clean environment."""
+    """The program in a directory of its own, with a clean environment; store: a URL, or None for stint.db there."""
 
-    def __init__(self, directory, binary, probe):
-        self.dir, self.binary, self.probe_path = directory, binary, probe
+    def __init__(self, directory, binary, probe, store=None):
+        self.dir, self.binary, self.probe_path, self.store = directory, binary, probe, store
         self.workers = []
         self.env = {
             "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -145,6 +145,8 @@ class Stint:
             "TZ": "UTC",
             "TMPDIR": str(directory),
         }
+        if store:
+            self.env["STINT_STORE"] = store
         for name in ("ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS"):
             if name in os.environ:
                 self.env[name] = os.environ[name]
@@ -231,7 +233,7 @@ class Stint:
     def list_all(self, *flags):
         """Every job, page by page; a store that was never made has none."""
         jobs, after = [], []
-        if not flags and not (self.dir / "stint.db").exists():
+        if not flags and not self.store and not (self.dir / "stint.db").exists():
             return jobs
         while True:
             page = self.json("job", "list", *flags, *after)

@@ -2,7 +2,7 @@
  *
  * probe.c - the command that end-to-end tests run as a job.
  *
- *     probe ledger FILE    append "id attempt" to FILE, one write
+ *     probe ledger FILE    append "id attempt fence" to FILE, one write
  *     probe hold DIR       write our pid to DIR/started.ID.ATTEMPT, wait for DIR/go, print the
  * attempt probe stubborn DIR   the same, deaf to TERM probe family DIR     the same, with a child,
  * and a grandchild in a session of its own probe fds            print the open descriptors as JSON
@@ -39,7 +39,7 @@ static void check(int ok, const char *what)
 static int ledger(const char *path)
 {
     char line[256];
-    int n = snprintf(line, sizeof(line), "%s %s\n", need("STINT_JOB_ID"), need("STINT_ATTEMPT"));
+    int n = snprintf(line, sizeof(line), "%s %s %s\n", need("STINT_JOB_ID"), need("STINT_ATTEMPT"), need("STINT_FENCE"));
     int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
 
     check(fd >= 0, path);

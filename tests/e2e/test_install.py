@@ -92,7 +92,8 @@ def test_a_program_of_a_page_adds_a_job_and_works(installed, stint, compiler, la
 
 @pytest.mark.parametrize("compiler, language, standard", COMPILERS)
 def test_each_header_stands_alone(installed, tmp_path, compiler, language, standard):
-    for header, use in {"stint.h": "stint_version()", "stint_sqlite.h": "stint_sqlite_tx(0)"}.items():
+    for header, use in {"stint.h": "stint_version()", "stint_sqlite.h": "stint_sqlite_tx(0)",
+                        "stint_pq.h": "stint_pq_tx(0)"}.items():
         source = tmp_path / "alone.c"
         source.write_text(f"#include <{header}>\nint main(void) {{ return !{use}; }}\n")
         build(installed, source, tmp_path / "alone", compiler, language, standard)
@@ -114,7 +115,7 @@ def test_the_shared_library_shows_what_its_headers_promise_and_nothing_else(inst
     (library,) = installed.glob("**/libstint.so.0")
     out = subprocess.run(["nm", "-D", "--defined-only", library], check=True, stdout=subprocess.PIPE, text=True).stdout
     shown = {line.split()[-1].partition("@")[0] for line in out.splitlines()}
-    text = "".join((installed / "include" / name).read_text() for name in ("stint.h", "stint_sqlite.h"))
+    text = "".join((installed / "include" / name).read_text() for name in ("stint.h", "stint_pq.h", "stint_sqlite.h"))
     promised = set(re.findall(r"STINT_API [^;(]*?(stint_\w+)\(", text))
     assert "stint_worker_run" in promised and "stint_sqlite_enqueue" in promised
     assert shown == promised

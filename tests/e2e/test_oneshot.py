@@ -275,7 +275,7 @@ def test_only_the_promised_variables_reach_a_child(stint):
         "all": {"run": ["/usr/bin/env"], "inherit_env": "all"},
     })
     ids = {name: stint.enqueue(name, "{}", "--queue", "q.sub") for name in ("bare", "dressed", "all")}
-    stint.work_off(env={"SECRET": "1", "WANTED": "2", "STINT_STORE": "sqlite:stint.db"})
+    stint.work_off(env={"SECRET": "1", "WANTED": "2", "STINT_STORE": stint.store or "sqlite:stint.db"})
 
     def env(name):
         return dict(line.split("=", 1) for line in stint.show(ids[name])["result"].splitlines())

@@ -8,6 +8,7 @@
 #include "suite.h"
 
 #include <errno.h>
+#include <libpq-fe.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -47,10 +48,64 @@ static void sqlite_drop(struct t *t)
     assert_int_equal(rmdir(t->dir), 0); /* a store leaves nothing else behind */
 }
 
+/* A schema of its own in the database that STINT_TEST_PG names; scripts/pg-test sets it. */
+static void postgres_fresh(struct t *t)
+{
+    const char *url = getenv("STINT_TEST_PG");
+    unsigned random[2];
+    int n;
+
+    st_random(random, sizeof(random));
+    snprintf(t->dir, sizeof(t->dir), "t_%08x%08x", random[0], random[1]);
+    n = snprintf(t->url, sizeof(t->url), "%s%cschema=%s", url, strchr(url, '?') ? '&' : '?', t->dir);
+    assert_true(n > 0 && (size_t)n < sizeof(t->url));
+}
+
+/* libpq does not know our own parameters, which come last. */
+static PGconn *postgres_connect(void)
+{
+    char url[512];
+    char *ours;
+
+    snprintf(url, sizeof(url), "%s", getenv("STINT_TEST_PG"));
+    ours = strstr(url, "&listen=");
+    if (ours)
+        *ours = '\0';
+    return PQconnectdb(url);
+}
+
+static void postgres_drop(struct t *t)
+{
+    PGconn *c = postgres_connect();
+    PGresult *r;
+    char sql[1024];
+
+    snprintf(sql, sizeof(sql),
+             "SET client_min_messages = error; DROP SCHEMA IF EXISTS %s CASCADE;"
+             " DROP ROLE IF EXISTS %s_worker, %s_reader",
+             t->dir, t->dir, t->dir);
+    r = PQexec(c, sql);
+    if (PQresultStatus(r) != PGRES_COMMAND_OK)
+        print_message("drop %s: %s", t->dir, PQerrorMessage(c));
+    assert_int_equal(PQresultStatus(r), PGRES_COMMAND_OK);
+    PQclear(r);
+    PQfinish(c);
+}
+
+/* needs: the variable of the environment without which it is left out. */
 static const struct backend backends[] = {
-    {"sqlite", sqlite_fresh, sqlite_drop},
+    {"sqlite", NULL, sqlite_fresh, sqlite_drop},
+    {"postgres", "STINT_TEST_PG", postgres_fresh, postgres_drop},
 };
 #define BACKENDS (sizeof(backends) / sizeof(backends[0]))
+
+/* STINT_TEST_STORE names the only one to run. */
+static bool chosen(const struct backend *b)
+{
+    const char *only = getenv("STINT_TEST_STORE");
+
+    return (!b->needs || getenv(b->needs)) && (!only || !*only || strcmp(only, b->name) == 0);
+}
 
 /* ---- what was left out ------------------------------------------------------------------ */
 
@@ -344,7 +399,7 @@ static int by_name(const void *a, const void *b)
 
 int main(int argc, char **argv)
 {
-    const size_t n = n_cases * BACKENDS;
+    size_t n = n_cases * BACKENDS;
     struct CMUnitTest *tests = calloc(n, sizeof(*tests));
     struct run *runs = calloc(n, sizeof(*runs));
     char(*names)[160] = calloc(n, sizeof(*names));
@@ -356,12 +411,13 @@ int main(int argc, char **argv)
     if (argc > 1)
         cmocka_set_test_filter(argv[1]); /* a pattern such as "*reap*" */
     for (size_t b = 0; b < BACKENDS; b++) {
-        for (struct test_case *c = cases; c; c = c->next, at++) {
+        for (struct test_case *c = chosen(&backends[b]) ? cases : NULL; c; c = c->next, at++) {
             runs[at] = (struct run){.backend = &backends[b], .c = c};
             snprintf(names[at], sizeof(names[at]), "%s: %s", backends[b].name, c->name);
             tests[at] = (struct CMUnitTest){names[at], run_case, setup, teardown, &runs[at]};
         }
     }
+    n = at;
     qsort(tests, n, sizeof(*tests), by_name);
     failed = _cmocka_run_group_tests("stores", tests, n, NULL, NULL);
     printf("left out for want of a capability:\n%s", gated[0] ? gated : "  nothing\n");

@@ -31,6 +31,7 @@ struct t;
 /* A kind of store: where a fresh one may live, and how it is cleaned up. */
 struct backend {
     const char *name;
+    const char *needs;
     void (*fresh)(struct t *t);
     void (*drop)(struct t *t);
 };

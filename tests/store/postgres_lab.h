@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * postgres_lab.h - sessions beside a PostgreSQL store: transactions held open, and knowing who waits for whom.
+ *
+ * A session is the server's own, also where the store goes through a pooler.  Its search_path is the test's schema.  What
+ * runs in a thread asserts nothing: it keeps what it was told, and the test looks after joining it.
+ */
+#ifndef ST_TESTS_STORE_POSTGRES_LAB_H
+#define ST_TESTS_STORE_POSTGRES_LAB_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/id.h"
+#include "postgres_kit.h"
+
+#define SEC ST_SEC
+#define T0  ((int64_t)1700000000 * ST_SEC)
+
+/* ---- sessions ------------------------------------------------------------------------------- */
+
+static inline int lab_hex(const char *p)
+{
+    char text[3] = {p[0], p[1], '\0'};
+
+    return (int)strtol(text, NULL, 16);
+}
+
+/* The server itself: behind a pooler its URL is what listen= says. */
+static inline void lab_direct_url(char *out, size_t size)
+{
+    const char *p = strstr(getenv("STINT_TEST_PG"), "&listen=");
+    size_t n = 0;
+
+    if (!p) {
+        snprintf(out, size, "%s", getenv("STINT_TEST_PG"));
+        return;
+    }
+    for (p += 8; *p && *p != '&' && n + 1 < size; p++) {
+        out[n++] = *p == '%' ? (char)lab_hex(p + 1) : *p;
+        p += *p == '%' ? 2 : 0;
+    }
+    out[n] = '\0';
+}
+
+/* NULL = it failed; for threads. */
+static inline PGconn *lab_try_connect(void)
+{
+    char url[1024], sql[160];
+    PGconn *c;
+    PGresult *r;
+
+    lab_direct_url(url, sizeof(url));
+    c = PQconnectdb(url);
+    snprintf(sql, sizeof(sql), "SET search_path = %s, public; SET statement_timeout = '60s'", kit_schema);
+    r = PQexec(c, sql);
+    if (PQresultStatus(r) != PGRES_COMMAND_OK) {
+        PQfinish(c);
+        c = NULL;
+    }
+    PQclear(r);
+    return c;
+}
+
+/* A session of the test itself: it ends with the test, so that one that failed leaves no locks behind. */
+static PGconn *lab_sessions[16];
+
+static inline PGconn *lab_connect(void)
+{
+    PGconn *c = lab_try_connect();
+    size_t i = 0;
+
+    assert_non_null(c);
+    while (i < 15 && lab_sessions[i])
+        i++;
+    assert_null(lab_sessions[i]);
+    return lab_sessions[i] = c;
+}
+
+static inline void lab_close(PGconn *c)
+{
+    for (size_t i = 0; i < 16; i++)
+        if (lab_sessions[i] == c)
+            lab_sessions[i] = NULL;
+    PQfinish(c);
+}
+
+/* true = it worked; for threads. */
+static inline bool lab_try(PGconn *c, const char *sql)
+{
+    PGresult *r = PQexec(c, sql);
+    const bool ok = PQresultStatus(r) == PGRES_COMMAND_OK || PQresultStatus(r) == PGRES_TUPLES_OK;
+
+    if (!ok)
+        fprintf(stderr, "%s: %s", sql, PQerrorMessage(c));
+    PQclear(r);
+    return ok;
+}
+
+static inline void lab_exec(PGconn *c, const char *sql)
+{
+    if (!lab_try(c, sql))
+        fail_msg("%s: %s", sql, PQerrorMessage(c));
+}
+
+/* The first column of the first row as a number. */
+static inline int64_t lab_int(PGconn *c, const char *sql)
+{
+    PGresult *r = PQexec(c, sql);
+    int64_t v;
+
+    if (PQresultStatus(r) != PGRES_TUPLES_OK || PQntuples(r) < 1)
+        fail_msg("%s: %s", sql, PQerrorMessage(c));
+    v = strcmp(PQgetvalue(r, 0, 0), "t") == 0 ? 1 : strtoll(PQgetvalue(r, 0, 0), NULL, 10);
+    PQclear(r);
+    return v;
+}
+
+#define LAB_SQL_MAX 2048
+#define LAB_FORMAT(buf)                                                                                               \
+    do {                                                                                                              \
+        va_list args_;                                                                                                \
+        va_start(args_, format);                                                                                      \
+        vsnprintf(buf, sizeof(buf), format, args_);                                                                   \
+        va_end(args_);                                                                                                \
+    } while (0)
+
+__attribute__((format(printf, 2, 3))) static inline int64_t lab_intf(PGconn *c, const char *format, ...)
+{
+    char sql[LAB_SQL_MAX];
+
+    LAB_FORMAT(sql);
+    return lab_int(c, sql);
+}
+
+__attribute__((format(printf, 2, 3))) static inline void lab_execf(PGconn *c, const char *format, ...)
+{
+    char sql[LAB_SQL_MAX];
+
+    LAB_FORMAT(sql);
+    lab_exec(c, sql);
+}
+
+/* ---- handles -------------------------------------------------------------------------------- */
+
+/* `process`: handles with the same one share what a process knows; with another they are as two processes. */
+static inline struct st_store *lab_store(const char *process)
+{
+    struct st_store_open opt = {.timeout_ms = 30000}; /* a loaded machine is not a failure */
+    char url[1200];
+    struct st_pg *s;
+
+    snprintf(url, sizeof(url), "%s&application_name=%s", kit_url, process);
+    s = kit_open_url(url, &opt);
+    if (!s)
+        fail_msg("open %s: %s", url, kit_err.message);
+    return &s->base;
+}
+
+/* The functions give up a lock after half a second: too short where the test has to look first. */
+static inline void lab_patient(PGconn *c)
+{
+    lab_execf(c,
+              "DO $$ DECLARE f regprocedure; BEGIN FOR f IN SELECT p.oid FROM pg_proc p JOIN pg_namespace n"
+              " ON n.oid = p.pronamespace WHERE n.nspname = '%s' AND p.proconfig::text LIKE '%%lock_timeout%%' LOOP"
+              " EXECUTE format('ALTER FUNCTION %%s SET lock_timeout = ''20s''', f); END LOOP; END $$",
+              kit_schema);
+}
+
+/* ---- somebody else, meanwhile --------------------------------------------------------------- */
+
+/* What it uses must outlive a test that fails: static, not on its stack. */
+struct lab_racer {
+    pthread_t thread;
+    void (*fn)(void *arg);
+    void *arg;
+    bool running;
+    atomic_bool done;
+};
+static struct lab_racer lab_racers[8];
+static atomic_bool lab_over; /* the test has ended: come back */
+
+static inline void *lab_racer_run(void *arg)
+{
+    struct lab_racer *r = arg;
+
+    r->fn(r->arg);
+    atomic_store(&r->done, true);
+    return NULL;
+}
+
+static inline struct lab_racer *lab_start(void (*fn)(void *arg), void *arg)
+{
+    struct lab_racer *r = lab_racers;
+
+    while (r < lab_racers + 7 && r->running)
+        r++;
+    assert_false(r->running);
+    r->fn = fn;
+    r->arg = arg;
+    atomic_store(&r->done, false);
+    assert_int_equal(pthread_create(&r->thread, NULL, lab_racer_run, r), 0);
+    r->running = true;
+    return r;
+}
+
+static inline void lab_join(struct lab_racer *r)
+{
+    r->running = false;
+    assert_int_equal(pthread_join(r->thread, NULL), 0);
+}
+
+/* Somebody waits for a lock of this session; `watch` is a third one. */
+static inline bool lab_someone_waits(PGconn *watch, PGconn *holder)
+{
+    return lab_intf(watch, "SELECT count(*) FROM pg_stat_activity WHERE %d = ANY (pg_blocking_pids(pid))",
+                    PQbackendPID(holder)) > 0;
+}
+
+/* The racer has come so far that it waits for holder. */
+static inline void lab_until_waits(struct lab_racer *r, PGconn *watch, PGconn *holder)
+{
+    for (int i = 0; i < 20000; i++) {
+        if (lab_someone_waits(watch, holder))
+            return;
+        if (atomic_load(&r->done))
+            fail_msg("it did not wait");
+        usleep(1000);
+    }
+    fail_msg("it neither waits nor comes back");
+}
+
+/* ---- a test ----------------------------------------------------------------------------------- */
+
+static inline int lab_setup(void **state)
+{
+    atomic_store(&lab_over, false);
+    return kit_setup(state);
+}
+
+static inline int lab_teardown(void **state)
+{
+    atomic_store(&lab_over, true);
+    for (size_t i = 0; i < 16; i++) {
+        if (lab_sessions[i])
+            PQfinish(lab_sessions[i]);
+        lab_sessions[i] = NULL;
+    }
+    for (size_t i = 0; i < 8; i++)
+        if (lab_racers[i].running)
+            lab_join(&lab_racers[i]);
+    return kit_teardown(state);
+}
+
+#define LAB_TEST(name) cmocka_unit_test_setup_teardown(name, lab_setup, lab_teardown)
+
+#endif
