@@ -92,9 +92,10 @@ static void timed_prepare(const struct st_store *s)
 
 /* ---- one worker ------------------------------------------------------------------------------- */
 
-/* Nothing but counting; the one that reaches the limit stops its worker. */
+/* Nothing but counting; each worker is stopped once, when the limit is reached. */
 static void noop(void *arg, struct st_pool_item *it)
 {
+    static atomic_flag stopped = ATOMIC_FLAG_INIT;
     long long n = atomic_fetch_add(&drain->begun, 1) + 1;
 
     (void)it;
@@ -102,7 +103,7 @@ static void noop(void *arg, struct st_pool_item *it)
         if (n == drain->total * (i + 1) / BENCH_FIFTHS)
             atomic_store(&drain->fifth_us[i], st_clock_mono_us());
     }
-    if (drain->limit && n >= drain->limit)
+    if (drain->limit && n >= drain->limit && !atomic_flag_test_and_set(&stopped))
         st_worker_stop(*(struct st_worker **)arg);
 }
 

@@ -181,7 +181,7 @@ static void put_rules(struct st_pg_args *a, const struct plan *p, const struct s
     st_pg_array_end(a);
 }
 
-static void put_claim(struct st_pg_args *a, const struct plan *p, const struct st_claim_req *req)
+static void put_claim(struct st_pg_args *a, const struct plan *p, const struct st_claim_req *req, bool careful)
 {
     st_pg_i64(a, req->now_us);
     st_pg_text(a, req->worker);
@@ -190,6 +190,7 @@ static void put_claim(struct st_pg_args *a, const struct plan *p, const struct s
     put_lanes(a, p);
     put_places(a, p, true);
     put_rules(a, p, req);
+    st_pg_bool(a, careful);
 }
 
 static void put_probe(struct st_pg_args *a, const struct plan *p)
@@ -352,7 +353,7 @@ static void learn(struct st_pg *s, struct plan *p, const PGresult *jobs, const P
 /* ---- the operations ----------------------------------------------------------------------------- */
 
 /* One claim; settle NULL = alone.  *again as above. */
-static stint_code claim_once(struct st_pg *s, const struct st_pg_args *settle, PGresult **settled,
+static stint_code claim_with(struct st_pg *s, const struct st_pg_args *settle, PGresult **settled, bool careful,
                              const struct st_claim_req *req, struct st_job **out, size_t *n_out, bool *again, stint_error *err)
 {
     struct st_pg_step steps[3] = {{.which = PG_SETTLE, .args = settle}, {.which = PG_CLAIM}, {.which = PG_PROBE}};
@@ -370,7 +371,7 @@ static stint_code claim_once(struct st_pg *s, const struct st_pg_args *settle, P
     }
     st_pg_args_init(&claim);
     st_pg_args_init(&probe);
-    put_claim(&claim, &p, req);
+    put_claim(&claim, &p, req, careful);
     put_probe(&probe, &p);
     steps[1].args = &claim;
     steps[2].args = &probe;
@@ -395,6 +396,17 @@ static stint_code claim_once(struct st_pg *s, const struct st_pg_args *settle, P
     st_pg_args_clear(&probe);
     plan_clear(&p);
     return code;
+}
+
+/* The same; where somebody else is at a row that it wants, it is asked again to step round. */
+static stint_code claim_once(struct st_pg *s, const struct st_pg_args *settle, PGresult **settled,
+                             const struct st_claim_req *req, struct st_job **out, size_t *n_out, bool *again, stint_error *err)
+{
+    const stint_code code = claim_with(s, settle, settled, false, req, out, n_out, again, err);
+
+    if (!code || strcmp(err->detail, "55P03") != 0)
+        return code;
+    return claim_with(s, settle, settled, true, req, out, n_out, again, err);
 }
 
 /* The rest of a claim that did not know of all lanes. */

@@ -61,12 +61,26 @@ def is_chosen(item):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Side by side, the longest should not be the last one standing."""
     left_out = [item for item in items if not is_chosen(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if is_chosen(item)]
-    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+    items[:] = long_first([item for item in items if is_chosen(item)])
+
+
+def long_first(items):
+    """Side by side, the longest should not be the last one standing, nor should one process have all of them: xdist begins
+    with giving each so many in their order."""
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    chunk = max(len(items) // processes // 4, 2)
+    long = [item for item in items if item.get_closest_marker("long")]
+    short = [item for item in items if item not in long]
+    order = []
+    for n in range(processes):
+        mine = long[n::processes]
+        fill = max(chunk - len(mine), 0)
+        order += mine + short[:fill]
+        short = short[fill:]
+    return order + short
 
 
 @pytest.fixture(scope="session")

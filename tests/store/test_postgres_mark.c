@@ -22,8 +22,8 @@ static void memory_open(struct memory *m)
     memset(m, 0, sizeof(*m));
     m->lane.tail = st_pg_begin;
     m->list[0] = &m->lane;
-    m->sh->lanes = m->list;
-    m->sh->n_lanes = 1;
+    m->sh.lanes = m->list;
+    m->sh.n_lanes = 1;
 }
 
 static void memory_close(struct memory *m)

@@ -298,7 +298,7 @@ static void a_worker_that_lost_a_job_hears_of_it(void **state)
     add("t");
     UNTIL(atomic_load(&w.ran) == 2);
     began = st_clock_mono_us();
-    sql("UPDATE {s}.lease SET until = 1 WHERE id = (SELECT min(id) FROM {s}.lease)");
+    sql("UPDATE {s}.lease SET until = 1 WHERE id = (SELECT id FROM {s}.lease ORDER BY id LIMIT 1)");
     sql("UPDATE {s}.grp SET look_at = 1");
     UNTIL(st_store_reap(w.store, 0, st_slice_cstr("thief"), reaped, 2, &n, NULL) == STINT_OK && n == 1);
     UNTIL(atomic_load(&w.aborted) == ST_ABORT_TAKEN);

@@ -383,13 +383,15 @@ END $f$;
 -- The lanes come in the order of service, those of one class side by side: of one class the order is by key and id,
 -- whatever the lane.  p_from, p_from_id: where to begin in each lane.  p_rule: which of p_lease, p_policy, p_max counts for it.
 -- The first p_run jobs run at once.
+-- Whoever is alone at a lane need not lock its rows before it takes them; the lock for that is tried, never waited for.
+-- A row that somebody else is at this moment (an open cancel) then makes it fail with 55P03: repeat it with p_careful.
 CREATE FUNCTION {s}._claim(p_now int8, p_worker text, p_n int4, p_run int4, p_lane int8[], p_class int4[], p_rule int4[],
-    p_from int8[], p_from_id bytea[], p_lease int8[], p_policy int4[], p_max int4[])
+    p_from int8[], p_from_id bytea[], p_lease int8[], p_policy int4[], p_max int4[], p_careful bool)
 RETURNS TABLE (ord int4, lane int8, key int8, fence int8, attempt int4, rule int4, started int8, until int8, created int8,
     max_attempts int4, timeout int8, id bytea, payload bytea, meta bytea)
 LANGUAGE plpgsql SET search_path = {s}, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET enable_material = off SET plan_cache_mode = force_generic_plan
-SET jit = off AS $f$
+SET jit = off SET lock_timeout = '100ms' AS $f$
 #variable_conflict use_column
 DECLARE
     v_now int8 := coalesce(nullif(p_now, 0), _us(now()));
@@ -401,6 +403,8 @@ DECLARE
     v_from int8[];
     v_from_id bytea[];
     v_rule int4[];
+    v_tid tid[];
+    v_tid_rule int4[];
     v_taken int4 := 0;
     v_m int4;
     v_n int4;
@@ -427,83 +431,67 @@ BEGIN
                 AND EXISTS (SELECT FROM ready x WHERE x.lane = u.lane AND (x.key, x.id) >= (u.k, u.i)
                     AND x.key <= v_last ORDER BY x.lane, x.key, x.id LIMIT 1);
             EXIT WHEN v_lane IS NULL;
-            r := v_rule[1];
             IF cardinality(v_lane) = 1 THEN
-                v_m := least(p_n - v_taken, v_max[r]);
-                RETURN QUERY
-                WITH s AS MATERIALIZED (
-                    SELECT x.ctid AS tid FROM ready x WHERE x.lane = v_lane[1]
-                    AND (x.key, x.id) >= (v_from[1], v_from_id[1]) AND x.key <= v_last ORDER BY x.lane, x.key, x.id LIMIT v_m FOR UPDATE SKIP LOCKED),
-                d AS MATERIALIZED (
-                    DELETE FROM ready x WHERE x.ctid = ANY (ARRAY(SELECT s.tid FROM s))
-                    RETURNING x.lane, x.key, x.fence + 1 AS fence, x.attempt + 1 AS attempt, x.slot, x.skips, x.keyed, x.id),
-                g AS (INSERT INTO grp(gid, look_at, lease, policy, n, worker, ids)
-                    SELECT nextval('grp_seq'), v_now + p_lease[r], p_lease[r], p_policy[r], count(*), p_worker, array_agg(d.id)
-                    FROM d HAVING count(*) > 0 RETURNING gid),
-                o AS MATERIALIZED (SELECT d.*, (v_taken + row_number() OVER (ORDER BY d.key, d.id))::int4 AS ord FROM d),
-                l AS (INSERT INTO lease(gid, lane, fence, until, due, started, attempt, slot, skips, keyed, id)
-                    SELECT g.gid, o.lane & -2, o.fence, v_now + p_lease[r], o.key, CASE WHEN o.ord <= p_run THEN v_now END,
-                        o.attempt, o.slot, o.skips, o.keyed, o.id FROM g CROSS JOIN o),
-                t AS (INSERT INTO tally(lane, waiting) SELECT v_lane[1] & -2, -count(*) FROM d HAVING count(*) > 0)
-                SELECT o.ord, o.lane & -2, o.key, o.fence, o.attempt, r, CASE WHEN o.ord <= p_run THEN v_now END,
-                    v_now + p_lease[r], coalesce(e.created, k.created), CASE WHEN e.created IS NULL THEN k.max_attempts ELSE e.max_attempts END,
-                    CASE WHEN e.created IS NULL THEN k.timeout ELSE e.timeout END, o.id,
-                    CASE WHEN e.created IS NULL THEN k.payload ELSE e.payload END,
-                    CASE WHEN e.created IS NULL THEN k.meta ELSE e.meta END
-                FROM o
-                LEFT JOIN LATERAL (SELECT e.* FROM entry e WHERE e.id = o.id AND e.slot = o.slot LIMIT 1) e ON true
-                LEFT JOIN LATERAL (SELECT k.* FROM entry_16 k WHERE k.id = o.id AND e.created IS NULL LIMIT 1) k ON true;
-                GET DIAGNOSTICS v_n = ROW_COUNT;
-                v_max[r] := v_max[r] - v_n;
+                v_m := least(p_n - v_taken, v_max[v_rule[1]]);
+                IF NOT p_careful AND pg_try_advisory_xact_lock(v_lane[1]) THEN
+                    v_tid := ARRAY(SELECT x.ctid FROM ready x WHERE x.lane = v_lane[1]
+                        AND (x.key, x.id) >= (v_from[1], v_from_id[1]) AND x.key <= v_last
+                        ORDER BY x.lane, x.key, x.id LIMIT v_m);
+                ELSE
+                    v_tid := ARRAY(SELECT x.ctid FROM ready x WHERE x.lane = v_lane[1]
+                        AND (x.key, x.id) >= (v_from[1], v_from_id[1]) AND x.key <= v_last
+                        ORDER BY x.lane, x.key, x.id LIMIT v_m FOR UPDATE SKIP LOCKED);
+                END IF;
+                v_max[v_rule[1]] := v_max[v_rule[1]] - cardinality(v_tid);
             ELSE
                 -- several lanes: so many of each that an exact beginning of the common order is among them
                 v_m := CASE WHEN cardinality(v_lane) = 2 THEN p_n - v_taken
                     ELSE least(p_n - v_taken, (p_n - v_taken) / cardinality(v_lane) + 16) END;
-                v_n := 0;
-                FOR ord, lane, key, fence, attempt, rule, started, until, created, max_attempts, timeout, id, payload, meta IN
-                    WITH c AS MATERIALIZED (
-                        SELECT x.tid, x.key, x.id, u.lane, u.rule FROM unnest(v_lane, v_from, v_from_id, v_rule) u(lane, k, i, rule)
-                        CROSS JOIN LATERAL (SELECT x.ctid AS tid, x.key, x.id FROM ready x
-                            WHERE x.lane = u.lane AND (x.key, x.id) >= (u.k, u.i) AND x.key <= v_last
-                            ORDER BY x.lane, x.key, x.id LIMIT v_m FOR UPDATE SKIP LOCKED) x),
-                    cut AS MATERIALIZED (
-                        SELECT z.key, z.id FROM (SELECT DISTINCT ON (c.lane) c.key, c.id, count(*) OVER (PARTITION BY c.lane) AS n
-                            FROM c ORDER BY c.lane, c.key DESC, c.id DESC) z WHERE z.n >= v_m ORDER BY z.key, z.id LIMIT 1),
-                    s AS MATERIALIZED (
-                        SELECT z.tid FROM (SELECT c.tid, c.key, c.id, c.rule,
-                                row_number() OVER (PARTITION BY c.rule ORDER BY c.key, c.id) AS n FROM c
-                            WHERE NOT EXISTS (SELECT FROM cut) OR (c.key, c.id) <= (SELECT cut.key, cut.id FROM cut)) z
-                        WHERE z.n <= v_max[z.rule] ORDER BY z.key, z.id LIMIT p_n - v_taken),
-                    d AS MATERIALIZED (
-                        DELETE FROM ready x WHERE x.ctid = ANY (ARRAY(SELECT s.tid FROM s))
-                        RETURNING x.lane, x.key, x.fence + 1 AS fence, x.attempt + 1 AS attempt, x.slot, x.skips, x.keyed, x.id),
-                    o AS MATERIALIZED (
-                        SELECT d.*, u.rule, (v_taken + row_number() OVER (ORDER BY d.key, d.id))::int4 AS ord,
-                            p_lease[u.rule] AS lease, p_policy[u.rule] AS policy
-                        FROM d JOIN unnest(v_lane, v_rule) u(lane, rule) ON u.lane = d.lane),
-                    g AS (INSERT INTO grp(gid, look_at, lease, policy, n, worker, ids)
-                        SELECT nextval('grp_seq'), v_now + o.lease, o.lease, o.policy, count(*), p_worker, array_agg(o.id)
-                        FROM o GROUP BY o.lease, o.policy RETURNING gid, lease, policy),
-                    l AS (INSERT INTO lease(gid, lane, fence, until, due, started, attempt, slot, skips, keyed, id)
-                        SELECT g.gid, o.lane & -2, o.fence, v_now + o.lease, o.key, CASE WHEN o.ord <= p_run THEN v_now END,
-                            o.attempt, o.slot, o.skips, o.keyed, o.id
-                        FROM o JOIN g ON g.lease = o.lease AND g.policy = o.policy),
-                    t AS (INSERT INTO tally(lane, waiting) SELECT d.lane & -2, -count(*) FROM d GROUP BY d.lane & -2)
-                    SELECT o.ord, o.lane & -2, o.key, o.fence, o.attempt, o.rule, CASE WHEN o.ord <= p_run THEN v_now END,
-                        v_now + o.lease, coalesce(e.created, k.created),
-                        CASE WHEN e.created IS NULL THEN k.max_attempts ELSE e.max_attempts END,
-                        CASE WHEN e.created IS NULL THEN k.timeout ELSE e.timeout END, o.id,
-                        CASE WHEN e.created IS NULL THEN k.payload ELSE e.payload END,
-                        CASE WHEN e.created IS NULL THEN k.meta ELSE e.meta END
-                    FROM o
-                    LEFT JOIN LATERAL (SELECT e.* FROM entry e WHERE e.id = o.id AND e.slot = o.slot LIMIT 1) e ON true
-                    LEFT JOIN LATERAL (SELECT k.* FROM entry_16 k WHERE k.id = o.id AND e.created IS NULL LIMIT 1) k ON true
-                LOOP
-                    v_max[rule] := v_max[rule] - 1;
-                    v_n := v_n + 1;
-                    RETURN NEXT;
+                WITH c AS MATERIALIZED (
+                    SELECT x.tid, x.key, x.id, u.lane, u.rule FROM unnest(v_lane, v_from, v_from_id, v_rule) u(lane, k, i, rule)
+                    CROSS JOIN LATERAL (SELECT x.ctid AS tid, x.key, x.id FROM ready x
+                        WHERE x.lane = u.lane AND (x.key, x.id) >= (u.k, u.i) AND x.key <= v_last
+                        ORDER BY x.lane, x.key, x.id LIMIT v_m FOR UPDATE SKIP LOCKED) x),
+                cut AS MATERIALIZED (
+                    SELECT z.key, z.id FROM (SELECT DISTINCT ON (c.lane) c.key, c.id, count(*) OVER (PARTITION BY c.lane) AS n
+                        FROM c ORDER BY c.lane, c.key DESC, c.id DESC) z WHERE z.n >= v_m ORDER BY z.key, z.id LIMIT 1),
+                s AS MATERIALIZED (
+                    SELECT z.tid, z.rule FROM (SELECT c.tid, c.key, c.id, c.rule,
+                            row_number() OVER (PARTITION BY c.rule ORDER BY c.key, c.id) AS n FROM c
+                        WHERE NOT EXISTS (SELECT FROM cut) OR (c.key, c.id) <= (SELECT cut.key, cut.id FROM cut)) z
+                    WHERE z.n <= v_max[z.rule] ORDER BY z.key, z.id LIMIT p_n - v_taken)
+                SELECT coalesce(array_agg(s.tid), '{}'), coalesce(array_agg(s.rule), '{}') INTO v_tid, v_tid_rule FROM s;
+                FOREACH r IN ARRAY v_tid_rule LOOP
+                    v_max[r] := v_max[r] - 1;
                 END LOOP;
             END IF;
+            EXIT WHEN cardinality(v_tid) = 0;
+            RETURN QUERY
+            WITH d AS MATERIALIZED (
+                DELETE FROM ready x WHERE x.ctid = ANY (v_tid) AND x.lane = ANY (v_lane) AND x.key <= v_last
+                RETURNING x.lane, x.key, x.fence + 1 AS fence, x.attempt + 1 AS attempt, x.slot, x.skips, x.keyed, x.id),
+            o AS MATERIALIZED (
+                SELECT d.*, u.rule, (v_taken + row_number() OVER (ORDER BY d.key, d.id))::int4 AS ord,
+                    p_lease[u.rule] AS lease, p_policy[u.rule] AS policy
+                FROM d JOIN unnest(v_lane, v_rule) u(lane, rule) ON u.lane = d.lane),
+            g AS MATERIALIZED (INSERT INTO grp(gid, look_at, lease, policy, n, worker, ids)
+                SELECT nextval('grp_seq'), v_now + o.lease, o.lease, o.policy, count(*), p_worker, array_agg(o.id)
+                FROM o GROUP BY o.lease, o.policy RETURNING gid, lease, policy),
+            l AS (INSERT INTO lease(gid, lane, fence, until, due, started, attempt, slot, skips, keyed, id)
+                SELECT g.gid, o.lane & -2, o.fence, v_now + o.lease, o.key, CASE WHEN o.ord <= p_run THEN v_now END,
+                    o.attempt, o.slot, o.skips, o.keyed, o.id
+                FROM o JOIN g ON g.lease = o.lease AND g.policy = o.policy),
+            t AS (INSERT INTO tally(lane, waiting) SELECT d.lane & -2, -count(*) FROM d GROUP BY d.lane & -2)
+            SELECT o.ord, o.lane & -2, o.key, o.fence, o.attempt, o.rule, CASE WHEN o.ord <= p_run THEN v_now END,
+                v_now + o.lease, coalesce(e.created, k.created),
+                CASE WHEN e.created IS NULL THEN k.max_attempts ELSE e.max_attempts END,
+                CASE WHEN e.created IS NULL THEN k.timeout ELSE e.timeout END, o.id,
+                CASE WHEN e.created IS NULL THEN k.payload ELSE e.payload END,
+                CASE WHEN e.created IS NULL THEN k.meta ELSE e.meta END
+            FROM o
+            LEFT JOIN LATERAL (SELECT e.* FROM entry e WHERE e.id = o.id AND e.slot = o.slot LIMIT 1) e ON true
+            LEFT JOIN LATERAL (SELECT k.* FROM entry_16 k WHERE k.id = o.id AND e.created IS NULL LIMIT 1) k ON true;
+            GET DIAGNOSTICS v_n = ROW_COUNT;
             v_taken := v_taken + v_n;
             EXIT WHEN v_n = 0 OR v_taken >= p_n;
         END LOOP;

@@ -2,8 +2,8 @@
 --
 -- postgres_2.sql - schema version 2: what users call and read in SQL.  docs/postgres.md is its manual.
 --
---     functions   enqueue, enqueue_many, cancel, retry, get, id_key (and fence_ok, from version 1)
---     views       job, queue; in the words of others: task_runs, tasks, workers, model_runs
+--     functions   enqueue, enqueue_many, cancel, retry, get, recent, id_key (and fence_ok, from version 1)
+--     views       job, live, dead, queue; in the words of others: task_runs, tasks, workers, model_runs
 --
 -- The functions that write run with the rights of the schema's owner, so that a producer needs nothing but EXECUTE, and
 -- with a search_path of their own.  Names that begin with _ are ours: they may change with any version.
@@ -324,6 +324,17 @@ FROM {s}._job j;
 -- The job with this id: an index lookup however many there are.
 CREATE FUNCTION {s}.get(id text) RETURNS SETOF {s}.job LANGUAGE sql STABLE AS
     $f$ SELECT * FROM {s}.job j WHERE j.id_key = {s}.id_key($1) $f$;
+
+-- The last n that were enqueued, newest first.
+CREATE FUNCTION {s}.recent(n int DEFAULT 100) RETURNS SETOF {s}.job LANGUAGE sql STABLE AS $f$
+    SELECT * FROM {s}.job j WHERE j.seq > (SELECT s.last_value FROM {s}.entry_seq s) - $1 ORDER BY j.seq DESC $f$;
+
+-- Those that have not ended, and those that ended badly: found without a look at the others.
+CREATE VIEW {s}.live AS
+SELECT j.* FROM (SELECT l.id FROM {s}.lease l UNION ALL SELECT r.id FROM {s}.ready r) x JOIN {s}.job j ON j.id_key = x.id;
+CREATE VIEW {s}.dead AS
+SELECT j.* FROM (SELECT DISTINCT d.id FROM {s}.ended d WHERE d.state IN (5, 6)) x JOIN {s}.job j ON j.id_key = x.id
+WHERE j.state IN ('failed', 'cancelled');
 
 -- Every queue that has or had jobs or is paused.  A queue whose parent is paused is not itself paused, but rests too.
 CREATE VIEW {s}.queue AS

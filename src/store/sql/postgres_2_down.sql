@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 --
 -- postgres_2_down.sql - takes away what users call and read in SQL; no job is touched.
-DROP VIEW {s}.task_runs, {s}.tasks, {s}.workers, {s}.model_runs, {s}.queue;
-DROP FUNCTION {s}.get(text);
+DROP VIEW {s}.task_runs, {s}.tasks, {s}.workers, {s}.model_runs, {s}.queue, {s}.live, {s}.dead;
+DROP FUNCTION {s}.get(text), {s}.recent(int);
 DROP VIEW {s}.job, {s}._job;
 DROP TYPE {s}._error;
 DROP FUNCTION {s}.enqueue(text, json, text, int, interval, timestamptz, int, interval, text, text, text, json),
