@@ -2,7 +2,8 @@
  *
  * postgres_wait.c - sleeping until somebody says that there is work, or news of this worker's jobs.
  *
- * A handle that was told what to watch has a connection of its own for LISTEN, and no other.  The channel is the schema's name:
+ * A handle that was told what to watch has a connection of its own for LISTEN, and no other.  The channel is the
+ * schema's name:
  *
  *     w QUEUE    there is work             for those who sleep; nobody does: it is not sent
  *     c WORKER   a job was asked to stop   for that worker

@@ -20,7 +20,7 @@ import pgkit  # noqa: E402
 from kit import ROOT, Stint  # noqa: E402
 
 STORE = os.environ.get("STINT_TEST_STORE", "sqlite")
-POSTGRES_OWN = ("test_postgres", "test_postgres_chaos")
+POSTGRES_OWN = ("test_postgres", "test_postgres_chaos", "test_postgres_doctor")
 ON_BOTH = ("test_dev", "test_endurance", "test_enqueue", "test_exactly_once", "test_explain", "test_oneshot", "test_recovery",
            "test_shapes", "test_steering", "test_upkeep")
 A_FILE = "it does something to the file stint.db"

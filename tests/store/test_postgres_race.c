@@ -146,7 +146,7 @@ static void begin_cancel(size_t i)
 static void begin_steal(size_t i)
 {
     lab_exec(held, "BEGIN");
-    assert_int_equal(lab_intf(held, "SELECT count(*) FROM _acquire(%lld, 'thief', _key('%s'), %lld, true, 2, %lld, _policy('{}'))",
+    assert_int_equal(lab_intf(held, "SELECT count(*) FROM _acquire(%lld, 'thief', _key('%s'), %lld, true, 2, %lld, _policy('{}'::text))",
                               (long long)LATE, ids[i], (long long)jobs[i]->fence, (long long)LEASE),
                      1);
 }
@@ -511,7 +511,7 @@ static void a_finish_and_a_reaper_do_not_wait_for_each_other(void **state)
     lab_exec(reaper, "BEGIN");
     assert_int_equal(lab_intf(reaper,
                               "SELECT count(*) FROM _settle(%lld, %lld, ARRAY[_key('%s'), _key('%s')], ARRAY[1::int8, 1],"
-                              " ARRAY[5::int2, 5], ARRAY[0::int8, 0], NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)",
+                              " '{5,5}'::int2[], ARRAY[0::int8, 0], NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)",
                               (long long)LATE, (long long)LATE, ids[1], ids[0]),
                      1); /* the other one it leaves alone */
     r = lab_start(do_finish_in_held, NULL);
@@ -555,7 +555,7 @@ static void a_finish_repeated_while_the_first_is_under_way_is_told_ok(void **sta
         OK(act.code);
         OK(act.verdict);
         assert_int_equal(act.state, state_of(0));
-        assert_int_equal(lab_int(watch, "SELECT count(*) FROM ended"), 1);
+        assert_int_equal(lab_intf(watch, "SELECT count(*) FROM ended WHERE id = _key('%s')", ids[0]), 1);
         scene_again(1);
     }
     begin_settle(0, 0); /* another outcome is another matter */
@@ -681,7 +681,7 @@ static int64_t claim_in(PGconn *c, int n)
     return lab_intf(c,
                     "SELECT count(*) FROM _claim(%lld, 'w1', %d, %d, ARRAY[_lane('q', 't', 0), _lane('q', 't', 0) + 1],"
                     " ARRAY[1, 1], ARRAY[1, 1], ARRAY[0::int8, 0], ARRAY[''::bytea, ''], ARRAY[%lld::int8],"
-                    " ARRAY[_policy('{}')], ARRAY[1000])",
+                    " ARRAY[_policy('{}'::text)], ARRAY[1000])",
                     (long long)T0, n, n, (long long)LEASE);
 }
 

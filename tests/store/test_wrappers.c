@@ -57,6 +57,7 @@ static void a_wrapper_looks_like_the_store_it_wraps(void **state)
     s = st_store_faulty(s, &plan);
     assert_string_equal(s->ops->name, "sqlite");
     assert_int_equal(s->ops->caps, real->ops->caps);
+    assert_null(s->ops->watch); /* its waits are for everything */
     st_store_about(s, &about);
     assert_string_equal(about.kind, "sqlite");
     st_store_close(s); /* closes all three */

@@ -326,14 +326,16 @@ CREATE FUNCTION {s}.get(id text) RETURNS SETOF {s}.job LANGUAGE sql STABLE AS
     $f$ SELECT * FROM {s}.job j WHERE j.id_key = {s}.id_key($1) $f$;
 
 -- The last n that were enqueued, newest first.
-CREATE FUNCTION {s}.recent(n int DEFAULT 100) RETURNS SETOF {s}.job LANGUAGE sql STABLE AS $f$
+CREATE FUNCTION {s}.recent(n int DEFAULT 100) RETURNS SETOF {s}.job LANGUAGE sql STABLE SET jit = off SET enable_seqscan = off AS $f$
     SELECT * FROM {s}.job j WHERE j.seq > (SELECT s.last_value FROM {s}.entry_seq s) - $1 ORDER BY j.seq DESC $f$;
 
--- Those that have not ended, and those that ended badly: found without a look at the others.
+-- Those that have not ended, and those that ended badly: found without a look at the others.  (OFFSET 0: one by one.)
 CREATE VIEW {s}.live AS
-SELECT j.* FROM (SELECT l.id FROM {s}.lease l UNION ALL SELECT r.id FROM {s}.ready r) x JOIN {s}.job j ON j.id_key = x.id;
+SELECT j.* FROM (SELECT l.id FROM {s}.lease l UNION ALL SELECT r.id FROM {s}.ready r) x
+    CROSS JOIN LATERAL (SELECT * FROM {s}.job j WHERE j.id_key = x.id OFFSET 0) j;
 CREATE VIEW {s}.dead AS
-SELECT j.* FROM (SELECT DISTINCT d.id FROM {s}.ended d WHERE d.state IN (5, 6)) x JOIN {s}.job j ON j.id_key = x.id
+SELECT j.* FROM (SELECT DISTINCT d.id FROM {s}.ended d WHERE d.state IN (5, 6)) x
+    CROSS JOIN LATERAL (SELECT * FROM {s}.job j WHERE j.id_key = x.id OFFSET 0) j
 WHERE j.state IN ('failed', 'cancelled');
 
 -- Every queue that has or had jobs or is paused.  A queue whose parent is paused is not itself paused, but rests too.
