@@ -141,9 +141,9 @@ static int line_length(const char *text)
 
 static stint_code broken(struct st_pg *s, PGconn *c, const char *what, stint_error *err)
 {
-    const char *text = c ? PQerrorMessage(c) : "";
+    const char *text = c ? PQerrorMessage(c) : NULL;
 
-    if (!*text)
+    if (!text || !*text)
         text = "the connection was lost";
     st_fail(err, STINT_EAGAIN, "%s%s%s: %.*s", what ? what : "", what ? " on " : "", s->url.where,
             line_length(text), text);

@@ -29,6 +29,7 @@
 
 const struct st_pg_migration st_pg_migrations[] = {
     {1, 1, postgres_1_sql, postgres_1_down_sql},
+    {2, 1, postgres_2_sql, postgres_2_down_sql},
 };
 const int st_pg_n_migrations = (int)(sizeof(st_pg_migrations) / sizeof(st_pg_migrations[0]));
 
