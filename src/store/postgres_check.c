@@ -165,21 +165,20 @@ static const struct {
 
     /* what this role may do; one that only looks is not expected to do more */
     {"grants",
-     "WITH p AS (SELECT format('{s}.%I', c.relname) AS thing, v.verb, has_table_privilege(c.oid, v.verb) AS may FROM pg_class c"
+     "WITH p AS (SELECT format('{s}.%I', c.relname) AS thing, 1 AS nth, v.verb, has_table_privilege(c.oid, v.verb) AS may FROM pg_class c"
      " CROSS JOIN unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE']) v(verb) WHERE c.relnamespace = " OURS
      " AND c.relkind IN ('r', 'p') AND (v.verb = 'SELECT' OR c.relname <> 'schema_version') AND (v.verb <> 'TRUNCATE'"
      " OR c.relname ~ '^(entry|ended)_')"
-     " UNION ALL SELECT format('SEQUENCE {s}.%I', c.relname), 'USAGE', CASE c.relkind WHEN 'S' THEN has_sequence_privilege(c.oid, 'USAGE') END"
-     " FROM pg_class c"
-     " WHERE c.relnamespace = " OURS " AND c.relkind = 'S'"
-     " UNION ALL SELECT format('FUNCTION {s}.%I', f.proname), 'EXECUTE', has_function_privilege(f.oid, 'EXECUTE') FROM pg_proc f"
+     " UNION ALL SELECT 'ALL SEQUENCES IN SCHEMA {s}', 2, 'USAGE', CASE c.relkind WHEN 'S' THEN has_sequence_privilege(c.oid, 'USAGE') END"
+     " FROM pg_class c WHERE c.relnamespace = " OURS " AND c.relkind = 'S'"
+     " UNION ALL SELECT 'ALL FUNCTIONS IN SCHEMA {s}', 3, 'EXECUTE', has_function_privilege(f.oid, 'EXECUTE') FROM pg_proc f"
      " WHERE f.pronamespace = " OURS "),"
-     " m AS (SELECT p.thing, string_agg(p.verb, ', ' ORDER BY p.verb) AS verbs FROM p WHERE NOT p.may GROUP BY p.thing ORDER BY p.thing),"
+     " m AS (SELECT p.thing, string_agg(DISTINCT p.verb, ', ') AS verbs FROM p WHERE NOT p.may GROUP BY p.nth, p.thing ORDER BY p.nth, p.thing),"
      " w AS (SELECT has_table_privilege('{s}.ready', 'INSERT, DELETE') AS works)"
      " SELECT 1, format('the role %s may not work or enqueue here', current_user), CASE WHEN EXISTS (SELECT FROM pg_roles r"
      " WHERE r.rolname = '{s_plain}_worker') THEN format('GRANT %I TO %I', '{s_plain}_worker', current_user) ELSE"
      " format('GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON ALL TABLES IN SCHEMA {s} TO %1$I; GRANT USAGE ON ALL SEQUENCES IN SCHEMA {s}"
-     " TO %1$I', current_user) END FROM w WHERE NOT w.works"
+     " TO %1$I; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {s} TO %1$I', current_user) END FROM w WHERE NOT w.works"
      " UNION ALL SELECT * FROM (SELECT 2, format('the role %s may not %s on %s', current_user, m.verbs, m.thing),"
      " format('GRANT %s ON %s TO %I', m.verbs, m.thing, current_user) FROM w, m WHERE w.works LIMIT 5) x"
      " UNION ALL SELECT 0, format('the role %s has the grants it needs%s', current_user, CASE WHEN pg_has_role((SELECT c.relowner"
@@ -242,10 +241,10 @@ static bool has(const PGresult *r, struct st_slice name)
     return false;
 }
 
-/* The statement itself is the remedy: an index ends at its semicolon, a function after its body. */
+/* The statement itself is the remedy: it ends at a line's last semicolon, a function after its body. */
 static void missing(const struct check *k, const char *what, struct st_slice name, const char *text)
 {
-    const char *body = strstr(text, "$f$"), *end = strchr(text, ';');
+    const char *body = strstr(text, "$f$"), *end = strstr(text, ";\n");
     char *copy, *sql = NULL;
 
     if (strcmp(what, "function") == 0 && body && strstr(body + 3, "$f$"))
@@ -258,6 +257,18 @@ static void missing(const struct check *k, const char *what, struct st_slice nam
     free(sql);
 }
 
+/* The statement that made it last, in the newest version that has one. */
+static const char *latest(const char *const *heads, size_t n, struct st_slice want)
+{
+    struct st_slice name;
+
+    for (int i = st_pg_n_migrations - 1; i >= 0; i--)
+        for (const char *p = st_pg_migrations[i].up; (p = next_made(p, heads, n, &name)); p += name.len)
+            if (st_slice_eq(name, want))
+                return p;
+    return NULL;
+}
+
 static stint_code check_made(const struct check *k, const char *what, const char *const *heads, size_t n, const char *sql,
                              stint_error *err)
 {
@@ -267,18 +278,13 @@ static stint_code check_made(const struct check *k, const char *what, const char
 
     if (st_pg_exec(k->s, sql, NULL, false, &r, err))
         return err->code;
-    for (int i = 0; i < st_pg_n_migrations; i++) {
-        const char *p = st_pg_migrations[i].up;
-
-        while ((p = next_made(p, heads, n, &name))) {
-            if (!has(r, name)) {
-                missing(k, what, name, p);
-                n_missing++;
-            }
-            p += strcspn(p, "\n");
-            p += *p == '\n';
+    for (int i = 0; i < st_pg_n_migrations; i++)
+        for (const char *p = st_pg_migrations[i].up; (p = next_made(p, heads, n, &name)); p += name.len) {
+            if (has(r, name) || latest(heads, n, name) != p)
+                continue;
+            missing(k, what, name, p);
+            n_missing++;
         }
-    }
     PQclear(r);
     if (!n_missing)
         say(k, ST_FINE, "", "no %s is missing", what);
@@ -289,6 +295,7 @@ static stint_code check_schema(const struct check *k, stint_error *err)
 {
     static const char *const indexes[] = {"CREATE INDEX ", "CREATE UNIQUE INDEX "};
     static const char *const functions[] = {"CREATE FUNCTION {s}.", "CREATE OR REPLACE FUNCTION {s}."};
+    static const char *const views[] = {"CREATE VIEW {s}.", "CREATE OR REPLACE VIEW {s}."};
     static const char keys[] =
         "SELECT 2, format('the table %s has lost its primary key', c.relname), format('ALTER TABLE {s}.%I ADD PRIMARY KEY (%s)', v.name, v.columns)"
         " FROM (VALUES ('entry', 'id, slot'), ('ended', 'id, fence, part, slot'), ('ready', 'lane, key, id'), ('lease', 'id'), ('grp', 'gid'),"
@@ -303,7 +310,9 @@ static stint_code check_schema(const struct check *k, stint_error *err)
     say(k, ST_FINE, "", "schema version %d, this program wants %d", have, want);
     if (check_made(k, "index", indexes, 2,
                    "SELECT c.relname FROM pg_class c WHERE c.relnamespace = " OURS " AND c.relkind IN ('i', 'I')", err) ||
-        check_made(k, "function", functions, 2, "SELECT p.proname FROM pg_proc p WHERE p.pronamespace = " OURS, err))
+        check_made(k, "function", functions, 2, "SELECT p.proname FROM pg_proc p WHERE p.pronamespace = " OURS, err) ||
+        check_made(k, "view", views, 2, "SELECT c.relname FROM pg_class c WHERE c.relnamespace = " OURS " AND c.relkind = 'v'",
+                   err))
         return err->code;
     return ask(k, "primary keys", keys, err);
 }

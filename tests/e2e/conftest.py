@@ -20,7 +20,7 @@ import pgkit  # noqa: E402
 from kit import ROOT, Stint  # noqa: E402
 
 STORE = os.environ.get("STINT_TEST_STORE", "sqlite")
-POSTGRES_OWN = ("test_postgres", "test_postgres_chaos", "test_postgres_doctor")
+POSTGRES_OWN = "test_postgres"  # how the names of their files begin
 ON_BOTH = ("test_dev", "test_endurance", "test_enqueue", "test_exactly_once", "test_explain", "test_oneshot", "test_recovery",
            "test_shapes", "test_steering", "test_upkeep")
 A_FILE = "it does something to the file stint.db"
@@ -53,11 +53,10 @@ def pytest_configure(config):
 
 
 def is_chosen(item):
+    own = item.module.__name__.startswith(POSTGRES_OWN)
     if STORE != "postgres":
-        return item.module.__name__ not in POSTGRES_OWN
-    if item.module.__name__ in ON_BOTH:
-        return item.originalname not in SQLITE_ONLY
-    return item.module.__name__ in POSTGRES_OWN
+        return not own
+    return own or (item.module.__name__ in ON_BOTH and item.originalname not in SQLITE_ONLY)
 
 
 def pytest_collection_modifyitems(config, items):

@@ -4,11 +4,15 @@
 import base64
 import json
 import os
+import re
 import subprocess
+import threading
+import time
+from pathlib import Path
 
 import pytest
 
-from kit import alive, until
+from kit import PATIENCE, alive, until
 
 
 def ran(stint, type, payload="{}", *flags, **how):
@@ -357,7 +361,22 @@ GATED = "echo one; echo two >&2; until [ -e \"$GATE-$STINT_ATTEMPT\" ]; do sleep
 def follow(stint, *args):
     """`job logs --follow`, and a function that reads its next line."""
     process = stint.start("job", "logs", *args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    patience = threading.Timer(PATIENCE, process.kill)  # a line that never comes is then an empty one
+    patience.daemon = True
+    patience.start()
     return process, lambda: process.stdout.readline().decode()
+
+
+def until_looking(process):
+    """Waits until it has been round its loop a few times: it sleeps in between."""
+    def naps():
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        return int(re.search(r"^voluntary_ctxt_switches:\s*(\d+)", status, re.M)[1])
+
+    for _ in range(4):
+        last = naps()
+        time.sleep(0.1)
+        until(lambda: naps() > last, "it to look again")
 
 
 def gated(stint, code=0, **worker):
@@ -404,8 +423,9 @@ def test_following_without_a_log_file_shows_each_attempt_at_its_end(stint):
     gate = gated(stint, code=75)
     id = stint.enqueue("t", "{}", "--max-attempts", "2")
     process, line = follow(stint, id, "-f")
-    open_gate(gate, 1)
     with stint.worker():
+        until_looking(process)
+        open_gate(gate, 1)
         assert [line(), line()] == ["two\n", "three\n"]
         assert process.poll() is None
         open_gate(gate, 2)

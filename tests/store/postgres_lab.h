@@ -150,21 +150,31 @@ static inline struct st_store *lab_store(const char *process)
     char url[1200];
     struct st_pg *s;
 
-    snprintf(url, sizeof(url), "%s&application_name=%s", kit_url, process);
+    snprintf(url, sizeof(url), "%s&application_name=%s-%s", kit_url, process, kit_schema);
     s = kit_open_url(url, &opt);
     if (!s)
         fail_msg("open %s: %s", url, kit_err.message);
     return &s->base;
 }
 
-/* The functions give up a lock after half a second: too short where the test has to look first. */
-static inline void lab_patient(PGconn *c)
+/* The functions give up a lock after a moment: too short where the test has to look first. */
+static inline void lab_lock_timeout(PGconn *c, const char *value)
 {
     lab_execf(c,
               "DO $$ DECLARE f regprocedure; BEGIN FOR f IN SELECT p.oid FROM pg_proc p JOIN pg_namespace n"
               " ON n.oid = p.pronamespace WHERE n.nspname = '%s' AND p.proconfig::text LIKE '%%lock_timeout%%' LOOP"
-              " EXECUTE format('ALTER FUNCTION %%s SET lock_timeout = ''20s''', f); END LOOP; END $$",
-              kit_schema);
+              " EXECUTE format('ALTER FUNCTION %%s SET lock_timeout = ''%s''', f); END LOOP; END $$",
+              kit_schema, value);
+}
+
+static inline void lab_patient(PGconn *c)
+{
+    lab_lock_timeout(c, "20s");
+}
+
+static inline void lab_impatient(PGconn *c)
+{
+    lab_lock_timeout(c, "100ms");
 }
 
 /* ---- somebody else, meanwhile --------------------------------------------------------------- */
@@ -210,18 +220,20 @@ static inline void lab_join(struct lab_racer *r)
     assert_int_equal(pthread_join(r->thread, NULL), 0);
 }
 
-/* Somebody waits for a lock of this session; `watch` is a third one. */
-static inline bool lab_someone_waits(PGconn *watch, PGconn *holder)
+/* How many sessions of this process wait for a lock; the server's own books tell. */
+static inline int64_t lab_waiting(PGconn *watch, const char *process)
 {
-    return lab_intf(watch, "SELECT count(*) FROM pg_stat_activity WHERE %d = ANY (pg_blocking_pids(pid))",
-                    PQbackendPID(holder)) > 0;
+    return lab_intf(watch,
+                    "SELECT count(*) FROM pg_stat_activity WHERE application_name = '%s-%s' AND wait_event_type = 'Lock'"
+                    " AND cardinality(pg_blocking_pids(pid)) > 0",
+                    process, kit_schema);
 }
 
-/* The racer has come so far that it waits for holder. */
-static inline void lab_until_waits(struct lab_racer *r, PGconn *watch, PGconn *holder)
+/* The racer has come so far that it waits. */
+static inline void lab_until_waits(const struct lab_racer *r, PGconn *watch, const char *process)
 {
     for (int i = 0; i < 20000; i++) {
-        if (lab_someone_waits(watch, holder))
+        if (lab_waiting(watch, process))
             return;
         if (atomic_load(&r->done))
             fail_msg("it did not wait");
@@ -230,15 +242,37 @@ static inline void lab_until_waits(struct lab_racer *r, PGconn *watch, PGconn *h
     fail_msg("it neither waits nor comes back");
 }
 
-/* ---- a test ----------------------------------------------------------------------------------- */
+/* ---- stopping a call in the middle --------------------------------------------------------------- */
 
-static inline int lab_setup(void **state)
+/* A handle of process "gated" that changes ready or lease comes to a gate before it commits: it has done everything, holds
+ * its locks, and nobody sees it yet. */
+#define LAB_GATE 4711
+
+static inline void lab_gate_make(PGconn *c)
 {
-    atomic_store(&lab_over, false);
-    return kit_setup(state);
+    lab_exec(c, "CREATE FUNCTION t_gate() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+                " IF current_setting('application_name') LIKE 'gated-%' THEN"
+                " PERFORM pg_advisory_xact_lock_shared(4711, hashtext(TG_TABLE_SCHEMA)); END IF; RETURN NULL; END $$;"
+                " CREATE CONSTRAINT TRIGGER t_gate AFTER INSERT OR UPDATE OR DELETE ON lease DEFERRABLE INITIALLY DEFERRED"
+                " FOR EACH ROW EXECUTE FUNCTION t_gate();"
+                " CREATE CONSTRAINT TRIGGER t_gate AFTER INSERT OR DELETE ON ready DEFERRABLE INITIALLY DEFERRED"
+                " FOR EACH ROW EXECUTE FUNCTION t_gate()");
 }
 
-static inline int lab_teardown(void **state)
+static inline void lab_gate_shut(PGconn *c)
+{
+    lab_execf(c, "SELECT pg_advisory_lock(%d, hashtext('%s'))", LAB_GATE, kit_schema);
+}
+
+static inline void lab_gate_open(PGconn *c)
+{
+    lab_execf(c, "SELECT pg_advisory_unlock(%d, hashtext('%s'))", LAB_GATE, kit_schema);
+}
+
+/* ---- a test ----------------------------------------------------------------------------------- */
+
+/* Ends whatever a test, or one that failed, has left running. */
+static inline void lab_end(void)
 {
     atomic_store(&lab_over, true);
     for (size_t i = 0; i < 16; i++) {
@@ -249,9 +283,15 @@ static inline int lab_teardown(void **state)
     for (size_t i = 0; i < 8; i++)
         if (lab_racers[i].running)
             lab_join(&lab_racers[i]);
+    atomic_store(&lab_over, false);
+}
+
+static inline int lab_teardown(void **state)
+{
+    lab_end();
     return kit_teardown(state);
 }
 
-#define LAB_TEST(name) cmocka_unit_test_setup_teardown(name, lab_setup, lab_teardown)
+#define LAB_TEST(name) cmocka_unit_test_setup_teardown(name, kit_setup, lab_teardown)
 
 #endif

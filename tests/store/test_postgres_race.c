@@ -2,22 +2,19 @@
  *
  * test_postgres_race.c - two at one job on the PostgreSQL store, in every order that matters.
  *
- * One of them is held in the middle: a session with an open transaction in which it has called a function of the schema.
- * The other goes through the store, in a thread if it has to wait; that it waits is seen in the server's own books.  Then
- * the first commits, and both must have been told the truth.
+ * The first goes through the store and is stopped at a gate before it commits (postgres_lab.h).  Then the second comes; if
+ * it must wait, the server's own books tell that it does.  Then the gate opens, and both must have been told the truth.
+ * Times are arguments: a lease of T0 has ended LATE.
  */
 #include "postgres_lab.h"
 
 #define LEASE (10 * SEC)
-#define LATE  (T0 + 11 * SEC) /* a lease of T0 has ended */
-
-enum { IS_PENDING = 1, IS_CLAIMED, IS_RUNNING, IS_SUCCEEDED, IS_FAILED, IS_CANCELLED };
+#define LATE  (T0 + 11 * SEC)
 
 /* ---- the scene -------------------------------------------------------------------------------- */
 
-static struct st_store *us;            /* worker w1 */
-static struct st_store *them;          /* another process */
-static PGconn *held, *watch;           /* in the middle of something; looks on */
+static struct st_store *us, *them, *gated; /* three processes */
+static PGconn *gate, *watch;
 static char ids[16][ST_ID_MAX + 1];
 static struct st_job *jobs[16];
 static size_t n_jobs;
@@ -46,20 +43,21 @@ static size_t claim_as(struct st_store *s, const char *worker, int64_t now, stru
     return got;
 }
 
-/* n jobs, running in our hands since T0. */
-static void scene(size_t n)
+static void forget_jobs(void)
 {
-    n_jobs = 0;
+    for (size_t i = 0; i < 16; i++)
+        st_job_free(jobs[i]);
     memset(jobs, 0, sizeof(jobs));
-    us = lab_store("us");
-    them = lab_store("them");
-    held = lab_connect();
-    watch = lab_connect();
-    lab_patient(held);
+    n_jobs = 0;
+}
+
+/* n new jobs, running in the hands of w1 since T0. */
+static void hold_jobs(size_t n)
+{
+    forget_jobs();
     for (size_t i = 0; i < n; i++)
         add();
-    if (n)
-        assert_int_equal(claim_as(us, "w1", T0, jobs, n), n);
+    assert_int_equal(claim_as(us, "w1", T0, jobs, n), n);
     for (size_t i = 0; i < n; i++) /* in the order of the ids */
         assert_string_equal(jobs[i]->id, ids[i]);
 }
@@ -81,32 +79,26 @@ static void check_sound(void)
                      0);
 }
 
-static void scene_end(void)
+static enum st_state state_of(size_t i)
 {
-    check_sound();
-    for (size_t i = 0; i < n_jobs; i++)
-        st_job_free(jobs[i]);
-    st_store_close(us);
-    st_store_close(them);
-}
+    struct st_job_info info = {0};
+    enum st_state state;
 
-/* Clears it for another round. */
-static void scene_again(size_t n)
-{
-    scene_end();
-    lab_close(held);
-    lab_close(watch);
-    scene(n);
-}
-
-static int state_of(size_t i)
-{
-    return (int)lab_intf(watch, "SELECT coalesce(state, 0) FROM _look(_key('%s'))", ids[i]);
+    OK(st_store_get(them, LATE, S(ids[i]), &info, NULL));
+    state = info.state;
+    st_job_info_clear(&info);
+    return state;
 }
 
 static int64_t fence_of(size_t i)
 {
-    return lab_intf(watch, "SELECT fence FROM _look(_key('%s'))", ids[i]);
+    struct st_job_info info = {0};
+    int64_t fence;
+
+    OK(st_store_get(them, LATE, S(ids[i]), &info, NULL));
+    fence = info.fence;
+    st_job_info_clear(&info);
+    return fence;
 }
 
 static int64_t until_of(size_t i)
@@ -114,76 +106,30 @@ static int64_t until_of(size_t i)
     return lab_intf(watch, "SELECT until FROM lease WHERE id = _key('%s')", ids[i]);
 }
 
-/* ---- what is held in the middle ---------------------------------------------------------------- */
-
-/* guard: as the reaper does it, or "NULL".  How many it settled. */
-static int64_t settle_in(PGconn *c, size_t i, int outcome, const char *guard)
+/* How often its attempts have ended. */
+static int64_t ends_of(size_t i)
 {
-    return lab_intf(c,
-                    "SELECT count(*) FROM _settle(%lld, %s, ARRAY[_key('%s')], ARRAY[%lld::int8], ARRAY[%d::int2],"
-                    " ARRAY[0::int8], NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)",
-                    (long long)LATE, guard, ids[i], (long long)jobs[i]->fence, outcome);
+    return lab_intf(watch, "SELECT count(*) FROM ended WHERE id = _key('%s')", ids[i]);
 }
 
-static void begin_settle(size_t i, int outcome)
-{
-    lab_exec(held, "BEGIN");
-    assert_int_equal(settle_in(held, i, outcome, "NULL"), 1);
-}
+/* ---- what they do ------------------------------------------------------------------------------ */
 
-static void begin_reap(size_t i)
-{
-    lab_exec(held, "BEGIN");
-    assert_int_equal(settle_in(held, i, 5, "9e15::int8"), 1);
-}
-
-static void begin_cancel(size_t i)
-{
-    lab_exec(held, "BEGIN");
-    lab_execf(held, "SELECT * FROM _cancel(0, ARRAY[_key('%s')])", ids[i]);
-}
-
-static void begin_steal(size_t i)
-{
-    lab_exec(held, "BEGIN");
-    assert_int_equal(lab_intf(held, "SELECT count(*) FROM _acquire(%lld, 'thief', _key('%s'), %lld, true, 2, %lld, _policy('{}'::text))",
-                              (long long)LATE, ids[i], (long long)jobs[i]->fence, (long long)LEASE),
-                     1);
-}
-
-static void begin_renew(size_t i)
-{
-    lab_exec(held, "BEGIN");
-    lab_execf(held, "SELECT * FROM _renew(%lld, ARRAY[_key('%s')], ARRAY[%lld::int8], ARRAY[%lld::int8], NULL, NULL)",
-              (long long)LATE, ids[i], (long long)jobs[i]->fence, (long long)LEASE);
-}
-
-static void commit(void)
-{
-    lab_exec(held, "COMMIT");
-}
-
-/* ---- what goes through the store ---------------------------------------------------------------- */
-
-static struct act {
+struct act {
     struct st_store *s;
     size_t job;
     enum st_outcome outcome;
+    const char *worker;
+    int64_t now;
     stint_code code, verdict;
     enum st_state state;
     bool asked;
     enum st_refusal why;
-    struct st_job *got;
+    struct st_job *got[4];
+    size_t n;
     stint_error err;
-} act;
-
-static void reset(struct st_store *s, size_t job)
-{
-    st_job_free(act.got);
-    memset(&act, 0, sizeof(act));
-    act.s = s;
-    act.job = job;
-}
+};
+static struct act first, second;
+static struct lab_racer *first_racer;
 
 static struct st_finish fin_of(size_t i, enum st_outcome outcome)
 {
@@ -194,71 +140,124 @@ static struct st_finish fin_of(size_t i, enum st_outcome outcome)
                               .exit_code = -1};
 }
 
-static void do_finish(void *arg)
+static void finish(void *arg)
 {
-    struct st_finish f = fin_of(act.job, act.outcome);
+    struct act *a = arg;
+    struct st_finish f = fin_of(a->job, a->outcome);
 
-    (void)arg;
-    act.code = st_store_finish(act.s, LATE, &f, 1, &act.err);
-    act.verdict = f.verdict;
-    act.state = f.state;
+    a->code = st_store_finish(a->s, LATE, &f, 1, &a->err);
+    a->verdict = f.verdict;
+    a->state = f.state;
 }
 
-static void do_cancel(void *arg)
+static void cancel(void *arg)
 {
-    const struct st_slice id = S(ids[act.job]);
+    struct act *a = arg;
+    const struct st_slice id = S(ids[a->job]);
 
-    (void)arg;
-    act.code = st_store_cancel(act.s, LATE, &id, 1, &act.verdict, &act.asked, &act.err);
+    a->code = st_store_cancel(a->s, LATE, &id, 1, &a->verdict, &a->asked, &a->err);
 }
 
-static void do_retry(void *arg)
+static void retry(void *arg)
 {
-    const struct st_slice id = S(ids[act.job]);
+    struct act *a = arg;
+    const struct st_slice id = S(ids[a->job]);
 
-    (void)arg;
-    act.code = st_store_retry(act.s, LATE, &id, 1, &act.verdict, &act.err);
+    a->code = st_store_retry(a->s, LATE, &id, 1, &a->verdict, &a->err);
 }
 
-static void do_acquire(void *arg)
+static void acquire(void *arg)
 {
-    const struct st_claim_req req = {.now_us = LATE, .worker = S("w2"), .lease_us = LEASE};
+    struct act *a = arg;
+    const struct st_claim_req req = {.now_us = LATE, .worker = S(a->worker), .lease_us = LEASE};
 
-    (void)arg;
-    act.code = st_store_acquire(act.s, S(ids[act.job]), &req, &act.got, &act.why, &act.err);
+    a->code = st_store_acquire(a->s, S(ids[a->job]), &req, &a->got[0], &a->why, &a->err);
 }
 
-static void do_renew(void *arg)
+static void renew(void *arg)
 {
+    struct act *a = arg;
     struct st_renew r = {
-        .id = S(ids[act.job]), .fence = jobs[act.job]->fence, .lease_us = LEASE, .started_ago_us = -1};
+        .id = S(ids[a->job]), .fence = jobs[a->job]->fence, .lease_us = LEASE, .started_ago_us = -1};
 
-    (void)arg;
-    act.code = st_store_renew(act.s, LATE, &r, 1, &act.err);
-    act.verdict = r.verdict;
+    a->code = st_store_renew(a->s, LATE, &r, 1, &a->err);
+    a->verdict = r.verdict;
 }
 
-static size_t reap(struct st_store *s, int64_t now)
+static void reap(void *arg)
 {
+    struct act *a = arg;
     struct st_reaped out[16];
-    size_t n = 0;
 
-    act.code = st_store_reap(s, now, S("w2"), out, 16, &n, &act.err);
-    if (act.code)
-        fail_msg("reap: %s", act.err.message);
-    return n;
+    a->code = st_store_reap(a->s, a->now, S(a->worker), out, 16, &a->n, &a->err);
 }
 
-/* It waits for what is held; that commits; it comes back. */
-static void after_commit(void (*fn)(void *arg))
+static void claim(void *arg)
 {
-    struct lab_racer *r = lab_start(fn, NULL);
+    struct act *a = arg;
+    const struct st_claim_req req = {.now_us = T0, .worker = S(a->worker), .lease_us = LEASE, .n = 4, .n_run = 4};
 
-    lab_until_waits(r, watch, held);
-    commit();
+    a->code = st_store_claim(a->s, &req, a->got, &a->n, &a->err);
+}
+
+static void act_set(struct act *a, struct st_store *s, const char *worker, size_t job)
+{
+    for (size_t i = 0; i < 4; i++)
+        st_job_free(a->got[i]);
+    memset(a, 0, sizeof(*a));
+    a->s = s;
+    a->worker = worker;
+    a->job = job;
+    a->now = LATE;
+}
+
+/* The first does it, up to the gate. */
+static void stop(void (*fn)(void *arg), size_t job, enum st_outcome outcome)
+{
+    act_set(&first, gated, "gated", job);
+    first.outcome = outcome;
+    lab_gate_shut(gate);
+    first_racer = lab_start(fn, &first);
+    lab_until_waits(first_racer, watch, "gated");
+}
+
+/* And on. */
+static void go_on(void)
+{
+    lab_gate_open(gate);
+    lab_join(first_racer);
+    if (first.code)
+        fail_msg("the first: %s", first.err.message);
+}
+
+/* The second at once: it does not wait. */
+static void now_do(void (*fn)(void *arg), struct st_store *s, size_t job)
+{
+    act_set(&second, s, s == us ? "w1" : "w2", job);
+    fn(&second);
+}
+
+static size_t now_reap(int64_t now)
+{
+    act_set(&second, them, "w2", 0);
+    second.now = now;
+    reap(&second);
+    if (second.code)
+        fail_msg("reap: %s", second.err.message);
+    return second.n;
+}
+
+/* The second waits for the first, and then comes back. */
+static void then_do(void (*fn)(void *arg), struct st_store *s, size_t job, enum st_outcome outcome)
+{
+    struct lab_racer *r;
+
+    act_set(&second, s, s == us ? "w1" : "w2", job);
+    second.outcome = outcome;
+    r = lab_start(fn, &second);
+    lab_until_waits(r, watch, s == us ? "us" : "them");
+    go_on();
     lab_join(r);
-    if (act.code)
-        print_message("told: %s\n", act.err.message);
 }
 
 /* ---- cancel -------------------------------------------------------------------------------------- */
@@ -266,107 +265,112 @@ static void after_commit(void (*fn)(void *arg))
 /* Else the job that was cancelled runs again. */
 static void a_cancel_finds_the_job_that_is_just_being_put_back(void **state)
 {
-    static const int outcomes[] = {1, 4}; /* retry, released */
+    static const struct {
+        void (*fn)(void *arg);
+        enum st_outcome outcome;
+    } ways[] = {{finish, ST_OUT_RETRY}, {finish, ST_OUT_RELEASED}, {reap, 0}};
 
     (void)state;
-    scene(1);
-    for (size_t i = 0; i < 2; i++) {
-        begin_settle(0, outcomes[i]);
-        reset(them, 0);
-        after_commit(do_cancel);
-        OK(act.code);
-        OK(act.verdict);
-        assert_false(act.asked); /* it waited again: there was nobody to ask */
-        assert_int_equal(state_of(0), IS_CANCELLED);
+    for (size_t i = 0; i < 3; i++) {
+        hold_jobs(1);
+        stop(ways[i].fn, 0, ways[i].outcome);
+        then_do(cancel, them, 0, 0);
+        OK(second.code);
+        OK(second.verdict);
+        assert_false(second.asked); /* it waited again: there was nobody to ask */
+        assert_int_equal(state_of(0), ST_CANCELLED);
         assert_int_equal(lab_int(watch, "SELECT count(*) FROM ready"), 0);
-        scene_again(1);
     }
-    begin_reap(0);
-    reset(them, 0);
-    after_commit(do_cancel);
-    OK(act.verdict);
-    assert_int_equal(state_of(0), IS_CANCELLED);
-    scene_end();
 }
 
 static void a_cancel_of_a_job_that_is_just_ending_is_told_so(void **state)
 {
     (void)state;
-    scene(1);
-    begin_settle(0, 0);
-    reset(them, 0);
-    after_commit(do_cancel);
-    OK(act.code);
-    assert_int_equal(act.verdict, STINT_ESTATE);
-    assert_int_equal(state_of(0), IS_SUCCEEDED);
-    scene_end();
+    hold_jobs(1);
+    stop(finish, 0, ST_OUT_SUCCEEDED);
+    then_do(cancel, them, 0, 0);
+    OK(second.code);
+    assert_int_equal(second.verdict, STINT_ESTATE);
+    assert_int_equal(state_of(0), ST_SUCCEEDED);
+}
+
+static void a_cancel_of_a_job_that_is_just_being_claimed_asks_its_worker(void **state)
+{
+    (void)state;
+    add();
+    stop(claim, 0, 0);
+    then_do(cancel, them, 0, 0);
+    OK(second.code);
+    OK(second.verdict);
+    assert_true(second.asked);
+    assert_int_equal(first.n, 1);
+    assert_int_equal(state_of(0), ST_RUNNING);
 }
 
 static void what_a_cancel_came_before_is_not_put_back(void **state)
 {
     static const struct {
         enum st_outcome outcome;
-        int becomes;
-    } cases[] = {{ST_OUT_RETRY, IS_CANCELLED},
-                 {ST_OUT_RELEASED, IS_CANCELLED},
-                 {ST_OUT_SUCCEEDED, IS_SUCCEEDED},
-                 {ST_OUT_FAILED, IS_FAILED}};
+        enum st_state becomes;
+    } cases[] = {{ST_OUT_RETRY, ST_CANCELLED},
+                 {ST_OUT_RELEASED, ST_CANCELLED},
+                 {ST_OUT_SUCCEEDED, ST_SUCCEEDED},
+                 {ST_OUT_FAILED, ST_FAILED}};
 
     (void)state;
-    scene(1);
     for (size_t i = 0; i < 4; i++) {
-        begin_cancel(0);
-        reset(us, 0);
-        act.outcome = cases[i].outcome;
-        after_commit(do_finish);
-        OK(act.code);
-        OK(act.verdict);
-        assert_int_equal(act.state, cases[i].becomes);
+        hold_jobs(1);
+        stop(cancel, 0, 0);
+        then_do(finish, us, 0, cases[i].outcome);
+        OK(second.code);
+        OK(second.verdict);
+        assert_int_equal(second.state, cases[i].becomes);
         assert_int_equal(state_of(0), cases[i].becomes);
-        scene_again(1);
     }
-    begin_cancel(0);
-    assert_int_equal(reap(them, LATE), 0); /* somebody is at it */
-    commit();
-    assert_int_equal(reap(them, LATE), 1);
-    assert_int_equal(state_of(0), IS_CANCELLED);
-    scene_end();
+    hold_jobs(1);
+    stop(cancel, 0, 0);
+    assert_int_equal(now_reap(LATE), 0); /* somebody is at it */
+    go_on();
+    assert_int_equal(now_reap(LATE), 1);
+    assert_int_equal(state_of(0), ST_CANCELLED);
 }
 
 static void two_cancels_of_a_running_job_ask_once(void **state)
 {
     (void)state;
-    scene(1);
-    begin_cancel(0);
-    reset(them, 0);
-    after_commit(do_cancel);
-    OK(act.verdict);
-    assert_true(act.asked);
-    assert_int_equal(state_of(0), IS_RUNNING);
-    scene_end();
+    hold_jobs(1);
+    stop(cancel, 0, 0);
+    then_do(cancel, them, 0, 0);
+    OK(second.verdict);
+    assert_true(second.asked);
+    assert_int_equal(state_of(0), ST_RUNNING);
 }
 
-static void two_retries_of_a_failed_job_put_it_back_once(void **state)
+static void two_retries_of_a_job_put_it_back_once(void **state)
 {
     static const enum st_outcome ends[] = {ST_OUT_FAILED, ST_OUT_CANCELLED};
 
     (void)state;
-    scene(1);
-    for (size_t i = 0; i < 2; i++) {
-        reset(us, 0);
-        act.outcome = ends[i];
-        do_finish(NULL);
-        OK(act.verdict);
-        lab_exec(held, "BEGIN");
-        assert_int_equal(lab_intf(held, "SELECT verdict FROM _retry(%lld, ARRAY[_key('%s')])", (long long)LATE, ids[0]), 0);
-        reset(them, 0);
-        after_commit(do_retry);
-        OK(act.code);
-        assert_int_equal(act.verdict, STINT_ESTATE);
-        assert_int_equal(state_of(0), IS_PENDING);
-        scene_again(1);
+    for (size_t i = 0; i < 3; i++) {
+        if (i < 2) {
+            hold_jobs(1);
+            act_set(&second, us, "w1", 0);
+            second.outcome = ends[i];
+            finish(&second);
+        } else { /* cancelled while it waited */
+            forget_jobs();
+            add();
+            now_do(cancel, us, 0);
+        }
+        OK(second.verdict);
+        stop(retry, 0, 0);
+        then_do(retry, them, 0, 0);
+        OK(first.verdict);
+        OK(second.code);
+        assert_int_equal(second.verdict, STINT_ESTATE);
+        assert_int_equal(state_of(0), ST_PENDING);
+        now_do(cancel, us, 0); /* out of the way */
     }
-    scene_end();
 }
 
 /* ---- acquire -------------------------------------------------------------------------------------- */
@@ -374,48 +378,47 @@ static void two_retries_of_a_failed_job_put_it_back_once(void **state)
 static void a_job_that_is_just_being_finished_cannot_be_taken(void **state)
 {
     (void)state;
-    scene(1);
-    begin_settle(0, 0);
-    reset(them, 0);
-    after_commit(do_acquire);
-    assert_int_equal(act.code, STINT_ESTATE);
-    assert_int_equal(act.why, ST_REFUSED_ENDED);
-    assert_null(act.got);
-    scene_again(1);
-    begin_settle(0, 1); /* for another try: then it is there to be taken */
-    reset(them, 0);
-    after_commit(do_acquire);
-    OK(act.code);
-    assert_int_equal(act.got->fence, jobs[0]->fence + 1);
-    assert_int_equal(state_of(0), IS_RUNNING);
-    scene_end();
+    hold_jobs(1);
+    stop(finish, 0, ST_OUT_SUCCEEDED);
+    then_do(acquire, them, 0, 0);
+    assert_int_equal(second.code, STINT_ESTATE);
+    assert_int_equal(second.why, ST_REFUSED_ENDED);
+    assert_null(second.got[0]);
+    hold_jobs(1);
+    stop(finish, 0, ST_OUT_RETRY); /* for another try: then it is there to be taken */
+    then_do(acquire, them, 0, 0);
+    OK(second.code);
+    assert_int_equal(second.got[0]->fence, jobs[0]->fence + 1);
+    assert_int_equal(state_of(0), ST_RUNNING);
 }
 
 static void who_finishes_what_is_just_being_taken_has_lost(void **state)
 {
     (void)state;
-    scene(1);
-    begin_steal(0);
-    reset(us, 0);
-    after_commit(do_finish);
-    OK(act.code);
-    assert_int_equal(act.verdict, STINT_ELOST);
-    assert_int_equal(state_of(0), IS_RUNNING);
+    hold_jobs(1);
+    stop(acquire, 0, 0);
+    then_do(finish, us, 0, ST_OUT_SUCCEEDED);
+    OK(second.code);
+    assert_int_equal(second.verdict, STINT_ELOST);
+    assert_int_equal(state_of(0), ST_RUNNING);
     assert_int_equal(fence_of(0), jobs[0]->fence + 1);
-    scene_end();
 }
 
 static void two_who_acquire_one_job_are_told_apart(void **state)
 {
     (void)state;
-    scene(1);
-    begin_steal(0);
-    reset(them, 0);
-    after_commit(do_acquire);
-    assert_int_equal(act.code, STINT_ESTATE);
-    assert_int_equal(act.why, ST_REFUSED_HELD);
+    hold_jobs(1);
+    stop(acquire, 0, 0); /* its lease has ended */
+    then_do(acquire, them, 0, 0);
+    assert_int_equal(second.code, STINT_ESTATE);
+    assert_int_equal(second.why, ST_REFUSED_HELD);
     assert_int_equal(fence_of(0), jobs[0]->fence + 1);
-    scene_end();
+    forget_jobs();
+    add();
+    stop(acquire, 0, 0); /* it waited */
+    then_do(acquire, them, 0, 0);
+    assert_int_equal(second.why, ST_REFUSED_HELD);
+    assert_int_equal(fence_of(0), 1);
 }
 
 /* ---- renew ---------------------------------------------------------------------------------------- */
@@ -423,45 +426,49 @@ static void two_who_acquire_one_job_are_told_apart(void **state)
 static void a_lease_that_is_just_being_renewed_cannot_be_taken(void **state)
 {
     (void)state;
-    scene(1);
-    begin_renew(0);
-    assert_int_equal(reap(them, LATE), 0);
-    reset(them, 0);
-    after_commit(do_acquire);
-    assert_int_equal(act.code, STINT_ESTATE);
-    assert_int_equal(act.why, ST_REFUSED_HELD);
-    assert_int_equal(reap(them, LATE), 0);
+    hold_jobs(1);
+    stop(renew, 0, 0);
+    assert_int_equal(now_reap(LATE), 0);
+    then_do(acquire, them, 0, 0);
+    assert_int_equal(second.code, STINT_ESTATE);
+    assert_int_equal(second.why, ST_REFUSED_HELD);
+    OK(first.verdict);
+    assert_int_equal(now_reap(LATE), 0);
     assert_int_equal(fence_of(0), jobs[0]->fence);
     assert_int_equal(until_of(0), LATE + LEASE);
-    scene_end();
 }
 
 /* "renewed" would be a lie, and "lost" not sure yet. */
 static void a_lease_that_is_just_being_taken_is_not_called_renewed(void **state)
 {
-    static void (*const takers[])(size_t i) = {begin_steal, begin_reap};
+    static void (*const takers[])(void *arg) = {acquire, reap};
 
     (void)state;
-    scene(1);
     for (size_t i = 0; i < 2; i++) {
-        takers[i](0);
-        reset(us, 0);
-        do_renew(NULL);
-        OK(act.code);
-        assert_int_equal(act.verdict, STINT_EAGAIN);
-        commit();
-        do_renew(NULL);
-        OK(act.code);
-        assert_int_equal(act.verdict, STINT_ELOST);
-        scene_again(1);
+        hold_jobs(1);
+        stop(takers[i], 0, 0);
+        now_do(renew, us, 0);
+        OK(second.code);
+        assert_int_equal(second.verdict, STINT_EAGAIN);
+        go_on();
+        now_do(renew, us, 0);
+        OK(second.code);
+        assert_int_equal(second.verdict, STINT_ELOST);
     }
-    begin_steal(0); /* and if it comes to nothing it goes on */
-    lab_exec(held, "ROLLBACK");
-    reset(us, 0);
-    do_renew(NULL);
-    OK(act.verdict);
+}
+
+static void a_lease_whose_taker_came_to_nothing_is_renewed(void **state)
+{
+    (void)state;
+    hold_jobs(1);
+    stop(acquire, 0, 0);
+    lab_execf(watch, "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE application_name = 'gated-%s'", kit_schema);
+    lab_join(first_racer);
+    assert_int_equal(first.code, STINT_EAGAIN);
+    now_do(renew, us, 0);
+    OK(second.verdict);
     assert_int_equal(until_of(0), LATE + LEASE);
-    scene_end();
+    lab_gate_open(gate);
 }
 
 /* ---- reap ----------------------------------------------------------------------------------------- */
@@ -469,75 +476,70 @@ static void a_lease_that_is_just_being_taken_is_not_called_renewed(void **state)
 static void a_job_that_is_just_being_finished_is_not_reaped(void **state)
 {
     (void)state;
-    scene(1);
-    begin_settle(0, 0);
-    assert_int_equal(reap(them, LATE), 0); /* and does not wait */
-    commit();
-    assert_int_equal(reap(them, LATE), 0);
-    assert_int_equal(state_of(0), IS_SUCCEEDED);
-    scene_end();
+    hold_jobs(2);
+    stop(finish, 0, ST_OUT_SUCCEEDED);
+    assert_int_equal(now_reap(LATE), 1); /* the other one: it does not wait */
+    go_on();
+    OK(first.verdict);
+    assert_int_equal(now_reap(LATE), 0);
+    assert_int_equal(state_of(0), ST_SUCCEEDED);
+    assert_int_equal(state_of(1), ST_PENDING);
 }
 
 static void who_finishes_what_is_just_being_reaped_has_lost(void **state)
 {
     (void)state;
-    scene(1);
-    begin_reap(0);
-    reset(us, 0);
-    after_commit(do_finish);
-    OK(act.code);
-    assert_int_equal(act.verdict, STINT_ELOST);
-    assert_int_equal(state_of(0), IS_PENDING);
-    assert_int_equal(lab_int(watch, "SELECT count(*) FROM ended"), 1);
-    scene_end();
+    hold_jobs(1);
+    stop(reap, 0, 0);
+    then_do(finish, us, 0, ST_OUT_SUCCEEDED);
+    OK(second.code);
+    assert_int_equal(second.verdict, STINT_ELOST);
+    assert_int_equal(first.n, 1);
+    assert_int_equal(state_of(0), ST_PENDING);
+    assert_int_equal(ends_of(0), 1);
 }
 
-static void do_finish_in_held(void *arg)
+/* A batch of which the reaper has one: the others are written all the same. */
+static void finish_both(void *arg)
 {
-    (void)arg; /* the second half of a batch; how many it settled */
-    act.state = (enum st_state)settle_in(held, 1, 0, "NULL");
+    struct act *a = arg;
+    struct st_finish f[2] = {fin_of(1, ST_OUT_SUCCEEDED), fin_of(0, ST_OUT_SUCCEEDED)};
+
+    a->code = st_store_finish(a->s, LATE, f, 2, &a->err);
+    a->verdict = f[0].verdict;
+    a->n = (size_t)f[1].verdict;
 }
 
-/* A finish of two jobs and a reaper that is at both, in the other order: nobody waits in a circle, each job has one end. */
 static void a_finish_and_a_reaper_do_not_wait_for_each_other(void **state)
 {
-    PGconn *reaper;
-    struct lab_racer *r;
+    struct st_renew r;
 
     (void)state;
-    scene(2);
-    reaper = lab_connect();
-    begin_settle(0, 0);
-    lab_exec(reaper, "BEGIN");
-    assert_int_equal(lab_intf(reaper,
-                              "SELECT count(*) FROM _settle(%lld, %lld, ARRAY[_key('%s'), _key('%s')], ARRAY[1::int8, 1],"
-                              " '{5,5}'::int2[], ARRAY[0::int8, 0], NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)",
-                              (long long)LATE, (long long)LATE, ids[1], ids[0]),
-                     1); /* the other one it leaves alone */
-    r = lab_start(do_finish_in_held, NULL);
-    lab_until_waits(r, watch, reaper);
-    lab_exec(reaper, "COMMIT");
-    lab_join(r);
-    assert_int_equal(act.state, 0);
-    commit();
-    assert_int_equal(state_of(0), IS_SUCCEEDED);
-    assert_int_equal(state_of(1), IS_PENDING);
-    lab_close(reaper);
-    scene_end();
+    hold_jobs(2);
+    r = (struct st_renew){.id = S(ids[0]), .fence = jobs[0]->fence, .lease_us = LEASE, .started_ago_us = -1};
+    OK(st_store_renew(us, LATE, &r, 1, NULL));
+    stop(reap, 1, 0);
+    then_do(finish_both, us, 0, 0);
+    OK(second.code);
+    assert_int_equal(second.verdict, STINT_ELOST);
+    assert_int_equal(second.n, STINT_OK);
+    assert_int_equal(state_of(0), ST_SUCCEEDED);
+    assert_int_equal(state_of(1), ST_PENDING);
+    assert_int_equal(ends_of(0) + ends_of(1), 2);
 }
 
 static void two_reapers_reap_each_job_once(void **state)
 {
     (void)state;
-    scene(3);
-    begin_reap(1);
-    assert_int_equal(reap(them, LATE), 2);
-    commit();
-    assert_int_equal(reap(them, LATE), 0);
-    assert_int_equal(lab_int(watch, "SELECT count(*) FROM ended"), 3);
+    hold_jobs(3);
+    stop(reap, 0, 0);
+    assert_int_equal(now_reap(LATE), 0);
+    go_on();
+    assert_int_equal(first.n, 3);
+    assert_int_equal(now_reap(LATE), 0);
+    assert_int_equal(ends_of(0) + ends_of(1) + ends_of(2), 3);
     assert_int_equal(lab_int(watch, "SELECT count(*) FROM ready"), 3);
     assert_int_equal(lab_int(watch, "SELECT count(*) FROM grp"), 0);
-    scene_end();
 }
 
 /* ---- finish --------------------------------------------------------------------------------------- */
@@ -545,145 +547,151 @@ static void two_reapers_reap_each_job_once(void **state)
 /* No answer came to the first, and the server is still at it. */
 static void a_finish_repeated_while_the_first_is_under_way_is_told_ok(void **state)
 {
+    static const enum st_outcome outcomes[] = {ST_OUT_SUCCEEDED, ST_OUT_RETRY, ST_OUT_FAILED, ST_OUT_RELEASED};
+
     (void)state;
-    scene(1);
-    for (int outcome = 0; outcome < 3; outcome++) { /* succeeded, retry, failed */
-        begin_settle(0, outcome);
-        reset(us, 0);
-        act.outcome = (enum st_outcome)outcome;
-        after_commit(do_finish);
-        OK(act.code);
-        OK(act.verdict);
-        assert_int_equal(act.state, state_of(0));
-        assert_int_equal(lab_intf(watch, "SELECT count(*) FROM ended WHERE id = _key('%s')", ids[0]), 1);
-        scene_again(1);
+    for (size_t i = 0; i < 4; i++) {
+        hold_jobs(1);
+        stop(finish, 0, outcomes[i]);
+        then_do(finish, us, 0, outcomes[i]);
+        OK(second.code);
+        OK(first.verdict);
+        OK(second.verdict);
+        assert_int_equal(second.state, first.state);
+        assert_int_equal(second.state, state_of(0));
+        assert_int_equal(ends_of(0), 1);
+        now_do(cancel, us, 0); /* out of the way */
     }
-    begin_settle(0, 0); /* another outcome is another matter */
-    reset(us, 0);
-    act.outcome = ST_OUT_FAILED;
-    after_commit(do_finish);
-    assert_int_equal(act.verdict, STINT_ELOST);
-    scene_end();
+    hold_jobs(1);
+    stop(finish, 0, ST_OUT_SUCCEEDED);
+    then_do(finish, us, 0, ST_OUT_FAILED); /* another outcome is another matter */
+    assert_int_equal(second.verdict, STINT_ELOST);
 }
 
 /* An operator's transaction that is open for an hour. */
 static void an_open_cancel_holds_up_nobody_but_its_job(void **state)
 {
-    struct st_renew renew[5];
+    struct st_renew r[5];
     struct st_finish two[2], rest[3];
     stint_error err = {0};
 
     (void)state;
-    scene(5);
-    lab_exec(held, "ALTER FUNCTION _settle SET lock_timeout = '200ms'"); /* impatient again */
-    begin_cancel(2);
+    hold_jobs(5);
+    lab_impatient(watch);
+    stop(cancel, 2, 0);
     for (size_t i = 0; i < 5; i++)
-        renew[i] = (struct st_renew){
+        r[i] = (struct st_renew){
             .id = S(ids[i]), .fence = jobs[i]->fence, .lease_us = LEASE, .started_ago_us = -1};
-    OK(st_store_renew(us, T0 + 5 * SEC, renew, 5, NULL));
+    OK(st_store_renew(us, T0 + 5 * SEC, r, 5, NULL));
     for (size_t i = 0; i < 5; i++) {
-        assert_int_equal(renew[i].verdict, i == 2 ? STINT_EAGAIN : STINT_OK);
+        assert_int_equal(r[i].verdict, i == 2 ? STINT_EAGAIN : STINT_OK);
         assert_int_equal(until_of(i), T0 + LEASE + (i == 2 ? 0 : 5 * SEC));
     }
     two[0] = fin_of(1, ST_OUT_SUCCEEDED);
     two[1] = fin_of(2, ST_OUT_SUCCEEDED);
     assert_int_equal(st_store_finish(us, T0 + 6 * SEC, two, 2, &err), STINT_EAGAIN); /* nothing has changed */
     assert_string_equal(err.detail, "55P03");
-    assert_int_equal(state_of(1), IS_RUNNING);
-    assert_int_equal(state_of(2), IS_RUNNING);
+    assert_int_equal(state_of(1), ST_RUNNING);
+    assert_int_equal(state_of(2), ST_RUNNING);
     rest[0] = fin_of(0, ST_OUT_SUCCEEDED);
     rest[1] = fin_of(3, ST_OUT_FAILED);
     rest[2] = fin_of(4, ST_OUT_RETRY);
     OK(st_store_finish(us, T0 + 6 * SEC, rest, 3, NULL));
     for (size_t i = 0; i < 3; i++)
         OK(rest[i].verdict);
-    commit();
+    go_on();
     OK(st_store_finish(us, T0 + 7 * SEC, two, 2, NULL)); /* again, as it was */
     OK(two[0].verdict);
     OK(two[1].verdict);
-    assert_int_equal(state_of(1), IS_SUCCEEDED);
-    assert_int_equal(state_of(2), IS_SUCCEEDED);
-    assert_int_equal(state_of(3), IS_FAILED);
-    assert_int_equal(state_of(4), IS_PENDING);
-    scene_end();
+    assert_int_equal(state_of(1), ST_SUCCEEDED);
+    assert_int_equal(state_of(2), ST_SUCCEEDED);
+    assert_int_equal(state_of(3), ST_FAILED);
+    assert_int_equal(state_of(4), ST_PENDING);
+    lab_patient(watch);
 }
 
 /* ---- fence_ok -------------------------------------------------------------------------------------- */
 
+static int64_t fence_ok(PGconn *c, int64_t fence)
+{
+    return lab_intf(c, "SELECT fence_ok('%s', %lld)", ids[0], (long long)fence);
+}
+
 static void fence_ok_is_true_until_the_callers_transaction_ends(void **state)
 {
+    PGconn *caller = lab_connect();
+    struct lab_racer *r;
+
     (void)state;
-    scene(1);
-    lab_exec(held, "BEGIN");
-    assert_int_equal(lab_intf(held, "SELECT fence_ok('%s', %lld)", ids[0], (long long)jobs[0]->fence), 1);
-    assert_int_equal(lab_intf(held, "SELECT fence_ok('%s', %lld)", ids[0], (long long)jobs[0]->fence + 1), 0);
-    assert_int_equal(reap(them, LATE), 0); /* though it has expired */
-    reset(us, 0);
-    do_renew(NULL); /* nor does it hinder its owner, */
-    OK(act.verdict);
+    hold_jobs(1);
+    lab_exec(caller, "BEGIN");
+    assert_int_equal(fence_ok(caller, jobs[0]->fence), 1);
+    assert_int_equal(fence_ok(caller, jobs[0]->fence + 1), 0);
+    assert_int_equal(now_reap(LATE), 0); /* though it has expired */
+    act_set(&second, them, "w2", 0);
+    r = lab_start(acquire, &second);
+    lab_until_waits(r, watch, "them");
+    lab_exec(caller, "COMMIT");
+    lab_join(r); /* takes it when the caller is done, not before */
+    OK(second.code);
+    assert_int_equal(second.got[0]->fence, jobs[0]->fence + 1);
+    assert_int_equal(fence_ok(caller, jobs[0]->fence), 0);
+}
+
+static void fence_ok_hinders_neither_its_worker_nor_an_operator(void **state)
+{
+    PGconn *caller = lab_connect();
+
+    (void)state;
+    hold_jobs(1);
+    lab_exec(caller, "BEGIN");
+    assert_int_equal(fence_ok(caller, jobs[0]->fence), 1);
+    now_do(renew, us, 0);
+    OK(second.verdict);
     assert_int_equal(until_of(0), LATE + LEASE);
-    reset(them, 0);
-    do_cancel(NULL); /* nor an operator */
-    OK(act.verdict);
-    assert_true(act.asked);
-    commit();
-    assert_int_equal(reap(them, LATE + LEASE), 1);
-    assert_int_equal(lab_intf(held, "SELECT fence_ok('%s', %lld)", ids[0], (long long)jobs[0]->fence), 0);
-    scene_again(1);
-    lab_exec(held, "BEGIN");
-    assert_int_equal(lab_intf(held, "SELECT fence_ok('%s', %lld)", ids[0], (long long)jobs[0]->fence), 1);
-    reset(them, 0);
-    after_commit(do_acquire); /* takes it when the caller is done, not before */
-    OK(act.code);
-    assert_int_equal(act.got->fence, jobs[0]->fence + 1);
-    scene_end();
+    now_do(cancel, them, 0);
+    OK(second.verdict);
+    assert_true(second.asked);
+    assert_int_equal(fence_ok(caller, jobs[0]->fence), 1);
+    lab_exec(caller, "COMMIT");
+    assert_int_equal(now_reap(LATE + LEASE), 1);
+    assert_int_equal(fence_ok(caller, jobs[0]->fence), 0);
 }
 
 /* Whoever asks while it is being taken waits, and is told no. */
-static void do_fence_ok(void *arg)
+static void ask_fence(void *arg)
 {
-    PGconn *c = arg;
+    struct act *a = arg;
+    PGconn *c = lab_try_connect();
     char sql[256];
     PGresult *r;
 
-    snprintf(sql, sizeof(sql), "SELECT fence_ok('%s', %lld)", ids[0], (long long)jobs[0]->fence);
+    snprintf(sql, sizeof(sql), "SET application_name = 'asks-%s'; SELECT fence_ok('%s', %lld)", kit_schema, ids[0],
+             (long long)jobs[0]->fence);
     r = PQexec(c, sql);
-    act.asked = PQntuples(r) == 1 && strcmp(PQgetvalue(r, 0, 0), "t") == 0;
-    act.code = PQresultStatus(r) == PGRES_TUPLES_OK ? STINT_OK : STINT_ESTORE;
+    a->code = PQresultStatus(r) == PGRES_TUPLES_OK ? STINT_OK : STINT_ESTORE;
+    a->asked = !a->code && strcmp(PQgetvalue(r, 0, 0), "t") == 0;
     PQclear(r);
+    PQfinish(c);
 }
 
 static void fence_ok_of_a_job_that_is_just_being_taken_is_false(void **state)
 {
-    PGconn *asks;
     struct lab_racer *r;
 
     (void)state;
-    scene(1);
-    asks = lab_connect();
-    begin_steal(0);
-    reset(them, 0);
-    r = lab_start(do_fence_ok, asks);
-    lab_until_waits(r, watch, held);
-    commit();
+    hold_jobs(1);
+    stop(acquire, 0, 0);
+    act_set(&second, NULL, "", 0);
+    r = lab_start(ask_fence, &second);
+    lab_until_waits(r, watch, "asks");
+    go_on();
     lab_join(r);
-    OK(act.code);
-    assert_false(act.asked);
-    lab_close(asks);
-    scene_end();
+    OK(second.code);
+    assert_false(second.asked);
 }
 
 /* ---- claim ----------------------------------------------------------------------------------------- */
-
-/* As worker w1, in the session; how many it took. */
-static int64_t claim_in(PGconn *c, int n)
-{
-    return lab_intf(c,
-                    "SELECT count(*) FROM _claim(%lld, 'w1', %d, %d, ARRAY[_lane('q', 't', 0), _lane('q', 't', 0) + 1],"
-                    " ARRAY[1, 1], ARRAY[1, 1], ARRAY[0::int8, 0], ARRAY[''::bytea, ''], ARRAY[%lld::int8],"
-                    " ARRAY[_policy('{}'::text)], ARRAY[1000])",
-                    (long long)T0, n, n, (long long)LEASE);
-}
 
 /* A claim whose answer was lost: its server may still be at it when we ask what we hold. */
 static void what_a_claim_takes_after_we_asked_is_given_back_later(void **state)
@@ -691,98 +699,95 @@ static void what_a_claim_takes_after_we_asked_is_given_back_later(void **state)
     size_t given = 9;
 
     (void)state;
-    scene(0);
     add();
     add();
-    lab_exec(held, "BEGIN");
-    assert_int_equal(claim_in(held, 5), 2);
-    OK(st_store_disown(us, T0, S("w1"), NULL, 0, &given, NULL));
+    stop(claim, 0, 0);
+    OK(st_store_disown(us, T0, S("gated"), NULL, 0, &given, NULL));
     assert_int_equal(given, 0);
-    assert_int_equal(claim_as(them, "w2", T0, jobs, 5), 0);
-    commit();
-    assert_int_equal(reap(them, T0 + SEC), 0);
-    OK(st_store_disown(us, T0, S("w1"), NULL, 0, &given, NULL)); /* a worker asks again now and then */
+    assert_int_equal(claim_as(them, "w2", T0, jobs, 4), 0);
+    go_on();
+    assert_int_equal(first.n, 2);
+    OK(st_store_disown(us, T0, S("gated"), NULL, 0, &given, NULL)); /* a worker asks again now and then */
     assert_int_equal(given, 2);
-    assert_int_equal(state_of(0), IS_PENDING);
+    assert_int_equal(state_of(0), ST_PENDING);
     assert_int_equal(lab_int(watch, "SELECT max(attempt) FROM ready"), 0);
-    scene_end();
 }
 
-/* And without that, when its lease has ended: there is no group to renew that would keep it. */
+/* And without that, when its lease has ended: there is nothing to renew that would keep it. */
 static void what_nobody_knows_to_hold_is_reaped(void **state)
 {
-    struct st_renew r;
-
     (void)state;
-    scene(2);
-    r = (struct st_renew){.id = S(ids[0]), .fence = jobs[0]->fence, .lease_us = LEASE, .started_ago_us = -1};
-    OK(st_store_renew(us, T0 + 5 * SEC, &r, 1, NULL));
-    OK(r.verdict);
-    assert_int_equal(reap(them, LATE), 1);
-    assert_int_equal(state_of(0), IS_RUNNING);
-    assert_int_equal(state_of(1), IS_PENDING);
-    scene_end();
+    hold_jobs(2);
+    now_do(renew, us, 0);
+    OK(second.verdict);
+    assert_int_equal(now_reap(LATE), 1);
+    assert_int_equal(state_of(0), ST_RUNNING);
+    assert_int_equal(state_of(1), ST_PENDING);
 }
 
 /* Groups are thrown away when nothing of them is held: not one that is just being filled, nor one whose jobs go on. */
 static void a_group_is_not_tidied_away_from_under_its_jobs(void **state)
 {
     (void)state;
-    scene(0);
     add();
     add();
-    lab_exec(held, "BEGIN");
-    assert_int_equal(claim_in(held, 5), 2);
-    assert_int_equal(reap(them, LATE), 0);
-    commit();
+    stop(claim, 0, 0);
+    assert_int_equal(now_reap(LATE), 0);
+    go_on();
     check_sound();
-    for (size_t i = 0; i < 2; i++) {
-        jobs[i] = st_job_new(S(ids[i]), S("t"), S("q"), S("{}"), ST_NONE);
-        jobs[i]->fence = 1;
-    }
-    begin_renew(0);
-    assert_int_equal(reap(them, LATE), 1); /* the other one */
-    commit();
+    assert_int_equal(now_reap(LATE), 2);
+    hold_jobs(2);
+    stop(renew, 0, 0);
+    assert_int_equal(now_reap(LATE), 1); /* the other one */
+    go_on();
     check_sound();
-    assert_int_equal(reap(them, LATE + 5 * SEC), 0);
+    assert_int_equal(now_reap(LATE + 5 * SEC), 0);
     assert_int_equal(lab_int(watch, "SELECT count(*) FROM grp"), 1);
-    assert_int_equal(reap(them, LATE + LEASE), 1);
+    assert_int_equal(now_reap(LATE + LEASE), 1);
     assert_int_equal(lab_int(watch, "SELECT count(*) FROM grp"), 0);
-    scene_again(2); /* one of them is stolen out of its group, which is then looked at */
-    begin_steal(0);
-    assert_int_equal(reap(them, LATE), 1);
-    commit();
-    check_sound();
-    assert_int_equal(reap(them, LATE + 5 * SEC), 0);
-    assert_int_equal(lab_int(watch, "SELECT count(*) FROM grp"), 1);
-    assert_int_equal(reap(them, LATE + LEASE), 1);
-    scene_end();
 }
 
-/* A job that waits and that somebody has locked is skipped, and taken when it is free: by its real clock, with marks. */
-static void a_waiting_job_that_is_locked_is_taken_later(void **state)
+static void a_job_that_is_just_being_stolen_is_in_one_group(void **state)
 {
-    struct st_job *got[4] = {NULL};
+    (void)state;
+    hold_jobs(2);
+    stop(acquire, 0, 0);
+    assert_int_equal(now_reap(LATE), 1); /* the other one; their group is looked at */
+    go_on();
+    check_sound();
+    assert_int_equal(now_reap(LATE + 5 * SEC), 0);
+    assert_int_equal(lab_int(watch, "SELECT count(*) FROM grp"), 1);
+    assert_int_equal(now_reap(LATE + LEASE), 1);
+    assert_int_equal(state_of(0), ST_PENDING);
+    assert_int_equal(lab_int(watch, "SELECT count(*) FROM grp"), 0);
+}
+
+/* By the real clock, with marks: the tail must not pass what was skipped. */
+static void a_waiting_job_that_somebody_is_at_is_taken_later(void **state)
+{
+    PGconn *other = lab_connect();
+    struct st_enqueued out;
 
     (void)state;
-    scene(0);
+    for (size_t i = 0; i < 3; i++) {
+        struct st_new_job j = {
+            .type = S("t"), .queue = S("q"), .payload = S("{}"), .max_attempts = -1, .timeout_us = -1};
+
+        st_id_new(ids[i]);
+        j.id = S(ids[i]);
+        OK(st_store_enqueue(us, 0, &j, 1, &out, NULL));
+    }
+    lab_exec(other, "BEGIN");
+    lab_execf(other, "DELETE FROM ready WHERE id = _key('%s')", ids[0]); /* as a cancel does */
+    assert_int_equal(claim_as(us, "w1", 0, jobs, 1), 1);
+    assert_string_equal(jobs[0]->id, ids[1]);
+    assert_int_equal(claim_as(us, "w1", 0, jobs + 1, 1), 1);
+    assert_string_equal(jobs[1]->id, ids[2]);
     for (int i = 0; i < 3; i++)
-        add();
-    lab_exec(held, "UPDATE ready SET lane = _lane('q', 't', 0)"); /* as if added by the clock */
-    lab_exec(held, "BEGIN");
-    lab_execf(held, "SELECT FROM ready WHERE id = _key('%s') FOR UPDATE", ids[0]);
-    assert_int_equal(claim_as(us, "w1", 0, got, 1), 1);
-    assert_string_equal(got[0]->id, ids[1]);
-    assert_int_equal(claim_as(us, "w1", 0, got + 1, 1), 1);
-    assert_string_equal(got[1]->id, ids[2]);
-    for (int i = 0; i < 3; i++)
-        assert_int_equal(claim_as(us, "w1", 0, got + 2, 1), 0);
-    lab_exec(held, "ROLLBACK");
-    assert_int_equal(claim_as(us, "w1", 0, got + 2, 1), 1);
-    assert_string_equal(got[2]->id, ids[0]);
-    for (size_t i = 0; i < 3; i++)
-        jobs[i] = got[i];
-    scene_end();
+        assert_int_equal(claim_as(us, "w1", 0, jobs + 2, 1), 0);
+    lab_exec(other, "ROLLBACK");
+    assert_int_equal(claim_as(us, "w1", 0, jobs + 2, 1), 1);
+    assert_string_equal(jobs[2]->id, ids[0]);
 }
 
 #define MANY 600
@@ -800,11 +805,13 @@ static void claim_all(void *arg)
     struct claimer *c = arg;
     const struct st_claim_req req = {.worker = S(c->worker), .lease_us = ST_HOUR, .n = 7, .n_run = 7};
     struct st_job *got[7];
-    size_t n = 1;
+    int dry = 0;
 
-    while (n > 0 && !c->code && !atomic_load(&lab_over)) {
-        n = 0;
+    while (dry < 3 && !c->code && !atomic_load(&lab_over)) { /* what was locked may be free again */
+        size_t n = 0;
+
         c->code = st_store_claim(c->s, &req, got, &n, NULL);
+        dry = n ? 0 : dry + 1;
         for (size_t i = 0; i < n; i++) {
             if (c->n < MANY)
                 snprintf(c->ids[c->n++], sizeof(c->ids[0]), "%s", got[i]->id);
@@ -818,6 +825,29 @@ static int by_text(const void *a, const void *b)
     return strcmp(a, b);
 }
 
+static void add_many(struct st_store *s, size_t n)
+{
+    static const char *const types[] = {"t", "u", "v"};
+    struct st_new_job *j = calloc(n, sizeof(*j));
+    struct st_enqueued *out = calloc(n, sizeof(*out));
+    char(*id)[ST_ID_MAX + 1] = calloc(n, sizeof(*id));
+
+    assert_true(j && out && id);
+    for (size_t i = 0; i < n; i++) {
+        st_id_new(id[i]);
+        j[i] = (struct st_new_job){.id = S(id[i]),
+                                   .type = S(types[i % 3]),
+                                   .queue = S("q"),
+                                   .payload = S("{}"),
+                                   .max_attempts = -1,
+                                   .timeout_us = -1};
+    }
+    OK(st_store_enqueue(s, 0, j, n, out, NULL));
+    free(j);
+    free(out);
+    free(id);
+}
+
 static void two_who_claim_at_once_get_each_job_once(void **state)
 {
     static char all[2 * MANY][ST_ID_MAX + 1];
@@ -825,11 +855,7 @@ static void two_who_claim_at_once_get_each_job_once(void **state)
     size_t n = 0;
 
     (void)state;
-    scene(0);
-    lab_execf(held,
-              "SELECT _enqueue_one(0, 'q', 't' || i %% 3, 0, _key(gen_random_uuid()::text), 0, 0, NULL, NULL, '{}', NULL,"
-              " 0::int2, NULL, 0) FROM generate_series(1, %d) i",
-              MANY);
+    add_many(us, MANY);
     memset(claimers, 0, sizeof(claimers));
     for (int i = 0; i < 2; i++) {
         claimers[i].s = i ? them : us;
@@ -843,15 +869,152 @@ static void two_who_claim_at_once_get_each_job_once(void **state)
         n += claimers[i].n;
     }
     print_message("%zu and %zu\n", claimers[0].n, claimers[1].n);
-    for (int i = 0; i < 2; i++) /* one may have come to the end while the other's last were locked */
-        n += claim_as(i ? them : us, "w3", 0, jobs, 16);
     assert_int_equal(n, MANY);
-    qsort(all, claimers[0].n + claimers[1].n, sizeof(all[0]), by_text);
-    for (size_t i = 1; i < claimers[0].n + claimers[1].n; i++)
+    qsort(all, n, sizeof(all[0]), by_text);
+    for (size_t i = 1; i < n; i++)
         assert_string_not_equal(all[i - 1], all[i]);
-    assert_int_equal(lab_int(watch, "SELECT count(*) FROM ready"), 0);
     assert_int_equal(lab_int(watch, "SELECT count(*) FROM lease"), MANY);
-    scene_end();
+}
+
+/* ---- all at once --------------------------------------------------------------------------------------- */
+
+/* Workers, a reaper and an operator, at the same few jobs for a while. */
+static struct stormer {
+    struct st_store *s;
+    int which;
+    unsigned seed;
+    size_t done, busy;
+    stint_code code;
+    stint_error err;
+} stormers[5];
+static atomic_bool storm_over;
+
+/* Busy is an answer; a deadlock is none. */
+static bool told(struct stormer *m, stint_code code, const stint_error *err)
+{
+    if (code == STINT_EAGAIN && strcmp(err->detail, "55P03") == 0) {
+        m->busy++;
+        return false;
+    }
+    if (code && !m->code) {
+        m->code = code;
+        m->err = *err;
+    }
+    return !code;
+}
+
+static void storm_work(struct stormer *m)
+{
+    const struct st_claim_req req = {.worker = S(m->which ? "w1" : "w0"), .lease_us = 5 * ST_MS, .n = 6, .n_run = 6};
+    struct st_finish f[6];
+    struct st_renew r[6];
+    struct st_job *got[6] = {NULL};
+    stint_error err = {0};
+    size_t n = 0;
+
+    told(m, st_store_claim(m->s, &req, got, &n, &err), &err);
+    for (size_t i = 0; i < n; i++) {
+        const size_t k = n - 1 - i; /* in the other order than a claim locks */
+
+        f[i] = (struct st_finish){.id = S(got[k]->id),
+                                  .fence = got[k]->fence,
+                                  .outcome = (enum st_outcome)(rand_r(&m->seed) % 5),
+                                  .started_ago_us = -1,
+                                  .exit_code = -1};
+        r[i] = (struct st_renew){
+            .id = f[i].id, .fence = f[i].fence, .lease_us = 5 * ST_MS, .started_ago_us = -1};
+    }
+    if (n && rand_r(&m->seed) % 2)
+        told(m, st_store_renew(m->s, 0, r, n, &err), &err);
+    if (n && rand_r(&m->seed) % 4)
+        told(m, st_store_finish(m->s, 0, f, n, &err), &err);
+    for (size_t i = 0; i < n; i++)
+        st_job_free(got[i]);
+    m->done += n;
+}
+
+static void storm_steer(struct stormer *m)
+{
+    struct st_slice some[4];
+    stint_code verdicts[4];
+    stint_error err = {0};
+    bool asked[4];
+
+    for (size_t i = 0; i < 4; i++)
+        some[i] = S(ids[((size_t)rand_r(&m->seed) % 4) * 4 + i]);
+    if (rand_r(&m->seed) % 2)
+        told(m, st_store_cancel(m->s, 0, some, 4, verdicts, asked, &err), &err);
+    else
+        told(m, st_store_retry(m->s, 0, some, 4, verdicts, &err), &err);
+    m->done++;
+}
+
+static void storm_take(struct stormer *m)
+{
+    const struct st_claim_req req = {.worker = S("thief"), .lease_us = 5 * ST_MS};
+    struct st_job *got = NULL;
+    stint_error err = {0};
+    enum st_refusal why;
+    stint_code code = st_store_acquire(m->s, S(ids[(size_t)rand_r(&m->seed) % 16]), &req, &got, &why, &err);
+
+    m->done += got != NULL;
+    if (code != STINT_ESTATE)
+        told(m, code, &err);
+    st_job_free(got);
+}
+
+static void storm(void *arg)
+{
+    struct stormer *m = arg;
+
+    while (!atomic_load(&storm_over) && !atomic_load(&lab_over) && !m->code) {
+        struct st_reaped out[16];
+        stint_error err = {0};
+        size_t n = 0;
+
+        if (m->which < 2) {
+            storm_work(m);
+        } else if (m->which == 2) {
+            if (told(m, st_store_reap(m->s, 0, S("w9"), out, 16, &n, &err), &err))
+                m->done += n;
+        } else if (m->which == 3) {
+            storm_steer(m);
+        } else {
+            storm_take(m);
+        }
+    }
+}
+
+static void a_storm_leaves_each_job_in_one_place(void **state)
+{
+    struct lab_racer *r[5];
+    stint_error err = {0};
+
+    (void)state;
+    memset(stormers, 0, sizeof(stormers));
+    atomic_store(&storm_over, false);
+    for (int i = 0; i < 16; i++)
+        add();
+    for (int i = 0; i < 5; i++) {
+        stormers[i] = (struct stormer){.s = lab_store("storm"), .which = i, .seed = (unsigned)i};
+        r[i] = lab_start(storm, &stormers[i]);
+    }
+    usleep(1500 * 1000);
+    atomic_store(&storm_over, true);
+    for (int i = 0; i < 5; i++) {
+        lab_join(r[i]);
+        st_store_close(stormers[i].s);
+    }
+    for (int i = 0; i < 5; i++) {
+        if (stormers[i].code)
+            fail_msg("%d: %s (%s)", i, stormers[i].err.message, stormers[i].err.detail);
+        assert_true(stormers[i].done > 0);
+    }
+    print_message("claimed %zu and %zu, reaped %zu, taken by id %zu, steered %zu times; busy %zu times\n", stormers[0].done,
+                  stormers[1].done, stormers[2].done, stormers[4].done, stormers[3].done,
+                  stormers[0].busy + stormers[1].busy + stormers[2].busy + stormers[3].busy + stormers[4].busy);
+    if (err.code)
+        fail_msg("%s", err.message);
 }
 
 /* ---- beside other things ----------------------------------------------------------------------------- */
@@ -860,7 +1023,7 @@ static void two_who_claim_at_once_get_each_job_once(void **state)
  * tables are published: others use this database.) */
 static void publish(void)
 {
-    lab_execf(held,
+    lab_execf(watch,
               "DO $$ BEGIN EXECUTE (SELECT 'CREATE PUBLICATION %s FOR TABLE ' || string_agg(c.oid::regclass::text, ', ')"
               " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = '%s' AND c.relkind IN ('r', 'p')"
               " AND NOT c.relispartition); END $$",
@@ -877,29 +1040,25 @@ static void everything_works_in_a_database_that_is_published(void **state)
     stint_error err = {0};
 
     (void)state;
-    scene(5);
-    lab_exec(held, "SET client_min_messages = error");
+    hold_jobs(5);
+    lab_exec(watch, "SET client_min_messages = error");
     publish();
     assert_int_equal(claim_as(us, "w1", T0, jobs + 5, 1), 0);
-    reset(us, 0);
-    do_renew(NULL);
-    OK(act.verdict);
-    do_finish(NULL);
-    OK(act.verdict);
-    reset(us, 1);
-    act.outcome = ST_OUT_FAILED;
-    do_finish(NULL);
-    OK(act.verdict);
-    do_retry(NULL);
-    OK(act.verdict);
-    do_acquire(NULL);
-    OK(act.code);
-    reset(us, 2);
-    do_cancel(NULL);
-    OK(act.verdict);
-    assert_int_equal(reap(them, LATE), 3);
-    reset(them, 3);
-    do_acquire(NULL);
+    now_do(renew, us, 0);
+    OK(second.verdict);
+    now_do(finish, us, 0);
+    OK(second.verdict);
+    act_set(&second, us, "w1", 1);
+    second.outcome = ST_OUT_FAILED;
+    finish(&second);
+    OK(second.verdict);
+    now_do(retry, us, 1);
+    OK(second.verdict);
+    now_do(acquire, us, 1);
+    OK(second.code);
+    now_do(cancel, us, 2);
+    OK(second.verdict);
+    assert_int_equal(now_reap(LATE), 3);
     OK(st_store_pause(us, T0, S("q"), true, NULL));
     OK(st_store_pause(us, T0, S("q"), false, NULL));
     OK(st_store_worker_beat(us, LATE, &w, NULL));
@@ -917,76 +1076,113 @@ static void everything_works_in_a_database_that_is_published(void **state)
         fail_msg("prune: %s", err.message);
     st_pruned_clear(&pruned);
     OK(st_store_worker_remove(us, LATE, S("w1"), true, 0, 0, NULL));
-    lab_execf(held, "DROP PUBLICATION %s", kit_schema);
-    scene_end();
+    lab_execf(watch, "DROP PUBLICATION %s", kit_schema);
+    lab_exec(watch, "DELETE FROM entry; DELETE FROM ended; DELETE FROM ready; DELETE FROM lease; DELETE FROM tally");
 }
 
 /* Two at once find nothing, and one makes it. */
 static struct opener {
     char url[1200];
-    struct st_pg *s;
+    struct st_store *s;
     stint_error err;
 } openers[2];
 
 static void open_one(void *arg)
 {
     struct opener *o = arg;
-    struct st_store_open opt = {.timeout_ms = 30000};
-    struct st_store *s = NULL;
+    const struct st_store_open opt = {.timeout_ms = 30000};
 
-    if (!st_store_open(o->url, &opt, &s, &o->err))
-        o->s = st_pg_of(s);
+    st_store_open(o->url, &opt, &o->s, &o->err);
 }
 
 static void two_who_make_the_schema_make_one(void **state)
 {
     struct lab_racer *r[2];
-    PGconn *c = lab_connect(), *look = lab_connect();
+    PGconn *c = lab_connect();
 
     (void)state;
     memset(openers, 0, sizeof(openers));
     lab_exec(c, "BEGIN");
-    lab_execf(c, "SELECT pg_advisory_xact_lock(hashtextextended('stint migrate %s', 0))", kit_schema);
+    lab_execf(c, "SELECT pg_advisory_xact_lock(hashtextextended('stint migrate %s_m', 0))", kit_schema);
     for (int i = 0; i < 2; i++) {
-        snprintf(openers[i].url, sizeof(openers[i].url), "%s&application_name=p%d", kit_url, i);
+        snprintf(openers[i].url, sizeof(openers[i].url), "%s_m&application_name=maker%d-%s", kit_url, i, kit_schema);
         r[i] = lab_start(open_one, &openers[i]);
     }
-    while (lab_intf(look, "SELECT count(*) FROM pg_stat_activity WHERE %d = ANY (pg_blocking_pids(pid))", PQbackendPID(c)) < 2)
-        assert_false(atomic_load(&r[0]->done) || atomic_load(&r[1]->done));
+    lab_until_waits(r[0], watch, "maker0");
+    lab_until_waits(r[1], watch, "maker1");
     lab_exec(c, "COMMIT");
     for (int i = 0; i < 2; i++) {
         lab_join(r[i]);
         if (!openers[i].s)
             fail_msg("%s", openers[i].err.message);
-        st_store_close(&openers[i].s->base);
+        st_store_close(openers[i].s);
     }
-    assert_int_equal(lab_int(look, "SELECT count(*) - max(version) FROM schema_version"), 0);
-    lab_close(c);
-    lab_close(look);
+    assert_int_equal(lab_intf(c, "SELECT count(*) - max(version) FROM %s_m.schema_version", kit_schema), 0);
+    lab_exec(c, "SET client_min_messages = error");
+    lab_execf(c, "DROP SCHEMA %s_m CASCADE; DROP ROLE IF EXISTS %s_m_worker, %s_m_reader", kit_schema, kit_schema, kit_schema);
 }
 
-static int end_test(void **state)
+/* ---- the program ---------------------------------------------------------------------------------------- */
+
+/* One schema for all of them: making it takes longer than most tests. */
+static int open_scene(void **state)
 {
-    st_job_free(act.got);
-    act.got = NULL;
-    return lab_teardown(state);
+    PGconn *c;
+
+    kit_setup(state);
+    st_store_close(lab_store("first"));
+    c = lab_connect();
+    lab_patient(c);
+    lab_gate_make(c);
+    lab_close(c);
+    return 0;
 }
 
-#define RACE(name) cmocka_unit_test_setup_teardown(name, lab_setup, end_test)
+static int begin(void **state)
+{
+    (void)state;
+    us = lab_store("us");
+    them = lab_store("them");
+    gated = lab_store("gated");
+    gate = lab_connect();
+    watch = lab_connect();
+    return 0;
+}
+
+/* After each: the books agree; then it is all thrown away. */
+static int end(void **state)
+{
+    (void)state;
+    check_sound();
+    lab_exec(watch, "DELETE FROM entry; DELETE FROM ended; DELETE FROM ready; DELETE FROM lease; DELETE FROM grp;"
+                    " DELETE FROM tally");
+    lab_end();
+    forget_jobs();
+    act_set(&first, NULL, NULL, 0);
+    act_set(&second, NULL, NULL, 0);
+    st_store_close(us);
+    st_store_close(them);
+    st_store_close(gated);
+    return 0;
+}
+
+#define RACE(name) cmocka_unit_test_setup_teardown(name, begin, end)
 
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         RACE(a_cancel_finds_the_job_that_is_just_being_put_back),
         RACE(a_cancel_of_a_job_that_is_just_ending_is_told_so),
+        RACE(a_cancel_of_a_job_that_is_just_being_claimed_asks_its_worker),
         RACE(what_a_cancel_came_before_is_not_put_back),
         RACE(two_cancels_of_a_running_job_ask_once),
-        RACE(two_retries_of_a_failed_job_put_it_back_once),
+        RACE(two_retries_of_a_job_put_it_back_once),
         RACE(a_job_that_is_just_being_finished_cannot_be_taken),
         RACE(who_finishes_what_is_just_being_taken_has_lost),
         RACE(two_who_acquire_one_job_are_told_apart),
         RACE(a_lease_that_is_just_being_renewed_cannot_be_taken),
         RACE(a_lease_that_is_just_being_taken_is_not_called_renewed),
+        RACE(a_lease_whose_taker_came_to_nothing_is_renewed),
         RACE(a_job_that_is_just_being_finished_is_not_reaped),
         RACE(who_finishes_what_is_just_being_reaped_has_lost),
         RACE(a_finish_and_a_reaper_do_not_wait_for_each_other),
@@ -994,12 +1190,15 @@ int main(int argc, char **argv)
         RACE(a_finish_repeated_while_the_first_is_under_way_is_told_ok),
         RACE(an_open_cancel_holds_up_nobody_but_its_job),
         RACE(fence_ok_is_true_until_the_callers_transaction_ends),
+        RACE(fence_ok_hinders_neither_its_worker_nor_an_operator),
         RACE(fence_ok_of_a_job_that_is_just_being_taken_is_false),
         RACE(what_a_claim_takes_after_we_asked_is_given_back_later),
         RACE(what_nobody_knows_to_hold_is_reaped),
         RACE(a_group_is_not_tidied_away_from_under_its_jobs),
-        RACE(a_waiting_job_that_is_locked_is_taken_later),
+        RACE(a_job_that_is_just_being_stolen_is_in_one_group),
+        RACE(a_waiting_job_that_somebody_is_at_is_taken_later),
         RACE(two_who_claim_at_once_get_each_job_once),
+        RACE(a_storm_leaves_each_job_in_one_place),
         RACE(everything_works_in_a_database_that_is_published),
         RACE(two_who_make_the_schema_make_one),
     };
@@ -1007,5 +1206,5 @@ int main(int argc, char **argv)
     KIT_NEEDS_SERVER
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, open_scene, lab_teardown);
 }

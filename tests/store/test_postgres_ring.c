@@ -292,6 +292,32 @@ static void what_is_needed_survives_and_the_rest_is_gone(void **state)
     done(s);
 }
 
+/* A worker's rights are enough. */
+static void it_can_be_emptied_by_whoever_does_not_own_it(void **state)
+{
+    struct st_pg *s = leader();
+    struct st_schema v;
+    struct old failed;
+    char sql[128];
+
+    (void)state;
+    if (!kit_pooled()) {
+        OK(st_store_schema(&s->base, true, &v, &kit_err)); /* makes the roles */
+        fill(s);
+        add_ended(s, &failed, then_us + ST_SEC, ST_OUT_FAILED);
+        snprintf(sql, sizeof(sql), "SET ROLE \"%s_worker\"", kit_schema);
+        kit_exec(s, sql);
+        for (int i = 0; i < CHORE_N; i++)
+            OK(step(s, (enum st_pg_chore)i, EPOCH));
+        ring_to(s, RING_EMPTY);
+        ring_to(s, RING_REST);
+        assert_int_equal(in_slot(s, "entry") + in_slot(s, "ended"), 0);
+        assert_int_equal(shown(s, &failed), ST_SHOW_FAILED);
+        counts_are_right(s);
+    }
+    done(s);
+}
+
 static void what_comes_while_it_is_emptied_is_kept(void **state)
 {
     struct st_pg *s = leader();
@@ -660,6 +686,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         KIT_TEST(what_is_needed_survives_and_the_rest_is_gone),
+        KIT_TEST(it_can_be_emptied_by_whoever_does_not_own_it),
         KIT_TEST(what_comes_while_it_is_emptied_is_kept),
         KIT_TEST(jobs_removed_meanwhile_are_not_counted_twice),
         KIT_TEST(a_reader_elsewhere_does_not_disturb),

@@ -269,7 +269,6 @@ static const struct bad bad_files[] = {
     {"intake: {}\n", "1:1", "'intake' is not in this version"},
     {"signal: redis://x\n", "1:1", "'signal' is not in this version"},
     {"runqy: true\n", "1:8", "not in this version"},
-    {"store: postgres://x/y\n", "1:8", "the kind postgres, which this version does not have"},
     {"store: redis://x\n", "1:8", "the kind redis, which this version does not have"},
     {"types:\n  t: {run: [a], mode: forever}\n", "2:23", "mode: 'forever' is not known"},
     {"types:\n  t: {run: [a], processes: 2}\n", "2:17", "processes is not for this mode"},

@@ -582,6 +582,12 @@ BEGIN
             count(*) FILTER (WHERE x.state = 5), count(*) FILTER (WHERE x.state = 6) FROM x GROUP BY x.lane)
     SELECT x.ord, x.state FROM x;
     GET DIAGNOSTICS v_n = ROW_COUNT;
+    IF v_n > 0 AND p_outcome && '{1, 4, 5, 7, 8}' THEN -- what is due again at once may be somebody else's to run
+        PERFORM _wake(array_agg(DISTINCT n.queue)) FROM unnest(p_id, p_outcome, p_delay) u(id, outcome, delay)
+            CROSS JOIN LATERAL (SELECT r.lane FROM ready r WHERE r.id = u.id LIMIT 1) r
+            CROSS JOIN LATERAL (SELECT n.queue FROM lane n WHERE n.lane = r.lane & -2 LIMIT 1) n
+            WHERE u.delay <= 0 AND u.outcome IN (1, 4, 5, 7, 8) HAVING count(*) > 0;
+    END IF;
     IF v_n < cardinality(p_id) AND p_guard IS NULL THEN
         -- a statement of its own: the first one may have waited for the very transaction that wrote it
         RETURN QUERY SELECT u.ord, e.state FROM unnest(p_id, p_fence, p_outcome) WITH ORDINALITY u(id, fence, outcome, ord)
@@ -708,6 +714,7 @@ BEGIN
         INSERT INTO ended(fence, finished, started, n, policy, slot, part, outcome, state, kind, id, worker, message)
             SELECT x.fence, v_now, x.started, x.attempt, g.policy, x.slot, 0, 5, 1, 8, x.id, g.worker, 'the lease expired'
             FROM (SELECT 1) one LEFT JOIN grp g ON g.gid = x.gid;
+        PERFORM pg_notify('{s_plain}', 'l ' || g.worker) FROM grp g WHERE g.gid = x.gid;
         due := x.due;
     ELSE
         DELETE FROM ready r WHERE r.id = p_id AND r.fence = p_fence AND r.key <= v_now RETURNING r.* INTO x;
