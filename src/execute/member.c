@@ -356,6 +356,7 @@ static void on_task_line(struct st_member *m, const struct st_frame *f, struct s
 
     if (!r || (f->fence >= 0 && f->fence != r->job->fence)) {
         m->crew->n_stray++;
+        m->n_stray++;
         st_log(ST_LOG_DEBUG, "child.stray", ST_F("type", name_of(m)), ST_FI("pid", m->child.pid),
                ST_FS("task", f->task_id));
     } else if (f->kind == ST_FRAME_PROGRESS) {
@@ -594,6 +595,9 @@ static void on_over(struct st_child *c)
     if (m->next)
         m->next->prev = m->prev;
     give_back_unread(m);
+    if (m->n_stray)
+        st_log(ST_LOG_WARN, "child.strays", ST_F("type", name_of(m)), ST_FI("pid", c->pid),
+               ST_FI("answers", m->n_stray));
     if (c->stage == ST_STAGE_CAPS) {
         struct st_ran ran = ST_RAN_INIT;
 

@@ -94,7 +94,7 @@ struct st_member {
     struct st_requests flight;
     struct st_request **buckets; /* flight, by id; n_buckets is a power of two */
     size_t n_buckets;
-    int64_t n_given, n_answered;
+    int64_t n_given, n_answered, n_stray;
     int n_unread;             /* requests it had not read when it ended */
     int64_t since_us, rss_us; /* CLOCK_MONOTONIC: when it was ready, when its size was looked at */
     int64_t n_output;         /* bytes since the last answer */
