@@ -167,9 +167,12 @@ void st_member_stop(struct st_member *m, bool now)
         st_child_stop(&m->child);
 }
 
-/* It should end by itself: it has no more input. */
+/* It should end by itself: it has no more input.  What it still prints gives it no more time. */
 static void dismiss(struct st_member *m)
 {
+    if (m->dismissed)
+        return;
+    m->dismissed = true;
     st_child_close_in(&m->child);
     st_child_after(&m->child, m->child.grace_us);
 }

@@ -84,7 +84,7 @@ struct st_member {
     enum st_member_state state;
     bool cancels; /* it understands cancel lines */
     bool by_us;   /* we stopped it: no crash */
-    bool retired;
+    bool retired, dismissed;
     bool was_ready;
     bool silent, deaf; /* it closed its stdout, its stdin */
     bool too_much;     /* it printed more than its cap */

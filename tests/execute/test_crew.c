@@ -935,6 +935,25 @@ static void a_retired_child_that_does_not_go_is_stopped(void **state)
     kit_clear(&k);
 }
 
+static bool is_gone(void *pid)
+{
+    return !fx_alive(*(long *)pid);
+}
+
+static void a_retired_child_that_goes_on_printing_is_stopped(void **state)
+{
+    struct kit k;
+    long pid;
+
+    kit_init(&k, *state, ST_MODE_RESIDENT,
+             PID_ECHO "while True:\n    raw('still here\\n')\n    time.sleep(0.002)\n");
+    k.cmd.recycle.jobs = 1;
+    k.cmd.grace_us = 100 * ST_MS;
+    pid = pid_of(&k);
+    fx_until(k.fx, is_gone, &pid);
+    kit_clear(&k);
+}
+
 static void another_configuration_needs_other_children(void **state)
 {
     struct kit k;
@@ -1123,6 +1142,7 @@ int main(int argc, char **argv)
         FX_TEST(a_child_is_replaced_when_it_is_old),
         FX_TEST(a_child_is_replaced_when_it_has_grown),
         FX_TEST(a_retired_child_that_does_not_go_is_stopped),
+        FX_TEST(a_retired_child_that_goes_on_printing_is_stopped),
         FX_TEST(another_configuration_needs_other_children),
         FX_TEST(children_of_a_type_that_is_gone_go),
         FX_TEST(close_stops_the_children),
