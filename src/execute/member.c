@@ -277,18 +277,41 @@ static bool is_spent(struct st_member *m)
     now_us = st_clock_mono_us();
     if (rec->age_us > 0 && now_us - m->since_us >= rec->age_us)
         return true;
-    if (rec->rss <= 0 || m->child.pid <= 0 || now_us - m->rss_us < RSS_EVERY_US)
+    m->unseen = rec->rss > 0 && m->child.pid > 0;
+    if (!m->unseen || now_us - m->rss_us < RSS_EVERY_US)
         return false;
+    m->unseen = false;
     m->rss_us = now_us;
     return rss_of(m->child.pid) > rec->rss;
 }
 
-/* Between requests; each child has at least one. */
+/* When to look at it again, whether it prints something by then or not; 0 = it need not be. */
+static int64_t look_at(const struct st_member *m)
+{
+    const struct st_recycle *rec = &m->crew->cmd.recycle;
+    int64_t old_us = rec->age_us > 0 ? m->since_us + rec->age_us : 0;
+    int64_t seen_us = m->unseen ? m->rss_us + RSS_EVERY_US : 0;
+
+    return old_us && (!seen_us || old_us < seen_us) ? old_us : seen_us;
+}
+
+int64_t st_member_check(struct st_member *m)
+{
+    if (m->state != ST_MEMBER_READY || m->n_given == 0)
+        return 0;
+    if (!is_spent(m))
+        return look_at(m);
+    st_member_retire(m);
+    return 0;
+}
+
 static void check_age(struct st_member *m)
 {
-    if (m->state == ST_MEMBER_READY && m->n_given > 0 && is_spent(m))
-        st_member_retire(m);
-    else if (m->state == ST_MEMBER_RETIRING && m->flight.n == 0)
+    int64_t at_us = st_member_check(m);
+
+    if (at_us)
+        st_crew_look(m->crew, at_us);
+    if (m->state == ST_MEMBER_RETIRING && m->flight.n == 0)
         dismiss(m);
 }
 
