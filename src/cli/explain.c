@@ -252,7 +252,10 @@ static void why_no_worker(struct list *l, const struct cli_facts *f)
             "none of the live workers of the queue %s (%zu) handles the type %s", queue, h.queue,
             type);
     } else if (!h.healthy) {
-        add(l, "workers_unhealthy", NULL,
+        snprintf(remedy, sizeof(remedy),
+                 "when the cause is mended, `kill -HUP %d` on %.64s has it try again at once",
+                 h.sick->pid, h.sick->host);
+        add(l, "workers_unhealthy", st_down_names(h.sick->note) ? remedy : NULL,
             "every worker that could run it is unhealthy; %s says: %s", h.sick->id,
             h.sick->note[0] ? h.sick->note : "nothing");
     } else if (!h.awake) {

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "execute/caps.h"
 #include "execute/frames.h"
 #include "execute/result.h"
@@ -31,6 +32,7 @@ enum lines_state { LINES_STARTING, LINES_ASKED, LINES_ANSWERED };
 struct lines {
     struct st_solo solo;
     enum lines_state state;
+    bool silent; /* its stdout has ended */
     struct st_limits limits;
     int64_t startup_us;
     char *progress;
@@ -83,12 +85,23 @@ static void not_started(struct lines *l, const char *why)
     st_child_stop(&l->solo.child);
 }
 
+/* It has had the grace to exit: no timeout is over, only its chance to answer. */
+static void closed_out(struct lines *l)
+{
+    if (st_solo_decide(&l->solo))
+        st_ran_fail(&l->solo.ran, ST_KIND_CHILD_CRASHED, "the child closed its stdout %s",
+                    l->state == LINES_STARTING ? "before it was ready" : "without an answer");
+    st_child_stop(&l->solo.child);
+}
+
 static void on_late(struct st_child *c)
 {
     struct lines *l = of_child(c);
     char text[ST_DURATION_TEXT], why[ST_DURATION_TEXT + 24];
 
-    if (l->state == LINES_STARTING) {
+    if (l->silent) {
+        closed_out(l);
+    } else if (l->state == LINES_STARTING) {
         snprintf(why, sizeof(why), "not ready within %s", st_duration_format(l->startup_us, text));
         not_started(l, why);
     } else {
@@ -109,6 +122,7 @@ static void take_rest(struct lines *l);
 static void on_silent(struct st_child *c)
 {
     take_rest(of_child(c));
+    of_child(c)->silent = true;
     st_child_close_in(c);
     st_child_after(c, c->grace_us);
 }
@@ -160,13 +174,10 @@ static void on_status(struct lines *l, const struct st_frame *f)
     }
 }
 
-static void on_task_line(struct lines *l, const struct st_frame *f, struct st_slice line,
-                         bool whole)
+static void on_own_line(struct lines *l, const struct st_frame *f, struct st_slice line, bool whole)
 {
     struct st_solo *s = &l->solo;
 
-    if (l->state != LINES_ASKED || s->decided || !st_frame_id_is(f->task_id, s->job->id))
-        return;
     if (f->kind == ST_FRAME_PROGRESS) {
         char *copy = f->progress.len <= PROGRESS_MAX ? st_slice_dup(f->progress) : NULL;
 
@@ -184,6 +195,19 @@ static void on_task_line(struct lines *l, const struct st_frame *f, struct st_sl
     l->state = LINES_ANSWERED;
     s->decided = true;
     st_child_after(&s->child, s->child.grace_us);
+}
+
+/* What is not about this attempt is dropped. */
+static void on_task_line(struct lines *l, const struct st_frame *f, struct st_slice line,
+                         bool whole)
+{
+    struct st_solo *s = &l->solo;
+
+    if (!st_frame_id_is(f->task_id, s->job->id) || (f->fence >= 0 && f->fence != s->job->fence))
+        st_log(ST_LOG_DEBUG, "child.stray", ST_F("job", s->job->id), ST_FI("pid", s->child.pid),
+               ST_FS("task", f->task_id));
+    else if (l->state == LINES_ASKED && !s->decided)
+        on_own_line(l, f, line, whole);
 }
 
 static void on_line(struct lines *l, struct st_slice line, bool whole)

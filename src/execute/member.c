@@ -167,9 +167,12 @@ void st_member_stop(struct st_member *m, bool now)
         st_child_stop(&m->child);
 }
 
-/* It should end by itself: it has no more input. */
+/* It should end by itself: it has no more input.  What it still prints gives it no more time. */
 static void dismiss(struct st_member *m)
 {
+    if (m->dismissed)
+        return;
+    m->dismissed = true;
     st_child_close_in(&m->child);
     st_child_after(&m->child, m->child.grace_us);
 }
@@ -274,18 +277,41 @@ static bool is_spent(struct st_member *m)
     now_us = st_clock_mono_us();
     if (rec->age_us > 0 && now_us - m->since_us >= rec->age_us)
         return true;
-    if (rec->rss <= 0 || m->child.pid <= 0 || now_us - m->rss_us < RSS_EVERY_US)
+    m->unseen = rec->rss > 0 && m->child.pid > 0;
+    if (!m->unseen || now_us - m->rss_us < RSS_EVERY_US)
         return false;
+    m->unseen = false;
     m->rss_us = now_us;
     return rss_of(m->child.pid) > rec->rss;
 }
 
-/* Between requests; each child has at least one. */
+/* When to look at it again, whether it prints something by then or not; 0 = it need not be. */
+static int64_t look_at(const struct st_member *m)
+{
+    const struct st_recycle *rec = &m->crew->cmd.recycle;
+    int64_t old_us = rec->age_us > 0 ? m->since_us + rec->age_us : 0;
+    int64_t seen_us = m->unseen ? m->rss_us + RSS_EVERY_US : 0;
+
+    return old_us && (!seen_us || old_us < seen_us) ? old_us : seen_us;
+}
+
+int64_t st_member_check(struct st_member *m)
+{
+    if (m->state != ST_MEMBER_READY || m->n_given == 0)
+        return 0;
+    if (!is_spent(m))
+        return look_at(m);
+    st_member_retire(m);
+    return 0;
+}
+
 static void check_age(struct st_member *m)
 {
-    if (m->state == ST_MEMBER_READY && m->n_given > 0 && is_spent(m))
-        st_member_retire(m);
-    else if (m->state == ST_MEMBER_RETIRING && m->flight.n == 0)
+    int64_t at_us = st_member_check(m);
+
+    if (at_us)
+        st_crew_look(m->crew, at_us);
+    if (m->state == ST_MEMBER_RETIRING && m->flight.n == 0)
         dismiss(m);
 }
 
@@ -356,6 +382,7 @@ static void on_task_line(struct st_member *m, const struct st_frame *f, struct s
 
     if (!r || (f->fence >= 0 && f->fence != r->job->fence)) {
         m->crew->n_stray++;
+        m->n_stray++;
         st_log(ST_LOG_DEBUG, "child.stray", ST_F("type", name_of(m)), ST_FI("pid", m->child.pid),
                ST_FS("task", f->task_id));
     } else if (f->kind == ST_FRAME_PROGRESS) {
@@ -594,6 +621,9 @@ static void on_over(struct st_child *c)
     if (m->next)
         m->next->prev = m->prev;
     give_back_unread(m);
+    if (m->n_stray)
+        st_log(ST_LOG_WARN, "child.strays", ST_F("type", name_of(m)), ST_FI("pid", c->pid),
+               ST_FI("answers", m->n_stray));
     if (c->stage == ST_STAGE_CAPS) {
         struct st_ran ran = ST_RAN_INIT;
 

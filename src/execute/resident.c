@@ -420,6 +420,23 @@ static void retire_unused(struct st_crew *c, int64_t now_us)
     }
 }
 
+void st_crew_look(struct st_crew *c, int64_t at_us)
+{
+    timer_by(c, at_us, st_clock_mono_us());
+}
+
+/* Those that have nothing to do grow old, too. */
+static void check_members(struct st_crew *c)
+{
+    for (struct st_member *m = c->members, *next; m; m = next) {
+        int64_t at_us = st_member_check(m);
+
+        next = m->next;
+        if (at_us)
+            st_crew_look(c, at_us);
+    }
+}
+
 static void on_timer(uv_timer_t *timer)
 {
     struct st_crew *c = timer->data;
@@ -429,6 +446,7 @@ static void on_timer(uv_timer_t *timer)
     while (c->soonest && c->soonest->deadline_us <= now_us)
         request_late(c->soonest);
     retire_unused(c, now_us);
+    check_members(c);
     st_crew_tend(c);
     if (c->soonest)
         timer_by(c, c->soonest->deadline_us, now_us);

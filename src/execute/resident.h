@@ -84,7 +84,7 @@ struct st_member {
     enum st_member_state state;
     bool cancels; /* it understands cancel lines */
     bool by_us;   /* we stopped it: no crash */
-    bool retired;
+    bool retired, dismissed;
     bool was_ready;
     bool silent, deaf; /* it closed its stdout, its stdin */
     bool too_much;     /* it printed more than its cap */
@@ -94,9 +94,10 @@ struct st_member {
     struct st_requests flight;
     struct st_request **buckets; /* flight, by id; n_buckets is a power of two */
     size_t n_buckets;
-    int64_t n_given, n_answered;
+    int64_t n_given, n_answered, n_stray;
     int n_unread;             /* requests it had not read when it ended */
     int64_t since_us, rss_us; /* CLOCK_MONOTONIC: when it was ready, when its size was looked at */
+    bool unseen;              /* its size was not looked at since it last printed something */
     int64_t n_output;         /* bytes since the last answer */
 
     struct st_frames out, errs;
@@ -121,6 +122,7 @@ void st_request_no_limit(struct st_request *r);
 
 void st_crew_tend(struct st_crew *c);  /* give requests to children, start more, set the timer */
 void st_crew_ready(struct st_crew *c); /* a child is */
+void st_crew_look(struct st_crew *c, int64_t at_us); /* check its children by then */
 /* A child crashed.  Comes before what becomes of its requests; st_crew_settle() after it. */
 void st_crew_crashed(struct st_crew *c, const char *reason);
 void st_crew_settle(struct st_crew *c);
@@ -139,5 +141,8 @@ bool st_member_cancel(struct st_member *m, const struct st_request *r);
 void st_member_stop(struct st_member *m, bool now);
 /* No more requests; it ends when it has none. */
 void st_member_retire(struct st_member *m);
+/* Time for a fresh one?  Retires it, once it has had a request; or gives when to look again, 0 =
+ * there is no need. */
+int64_t st_member_check(struct st_member *m);
 
 #endif

@@ -39,13 +39,18 @@ void st_down_write(const struct st_down *list, size_t n, char *out, size_t size)
     st_buf_clear(&b);
 }
 
+bool st_down_names(const char *note)
+{
+    return strncmp(note, BEGIN, strlen(BEGIN)) == 0;
+}
+
 int st_down_match(const char *note, struct st_slice type)
 {
     const char *at = note + strlen(BEGIN);
     bool more = true;
     int best = 0;
 
-    if (strncmp(note, BEGIN, strlen(BEGIN)) != 0)
+    if (!st_down_names(note))
         return INT32_MAX;
     while (more) {
         struct st_slice name = ST_SLICE(at, strcspn(at, " "));

@@ -25,4 +25,7 @@ void st_down_write(const struct st_down *list, size_t n, char *out, size_t size)
  * st_pattern_match(), INT32_MAX if it does not say (no names, or not all of them); 0 = none. */
 int st_down_match(const char *note, struct st_slice type);
 
+/* Is it such a note? */
+bool st_down_names(const char *note);
+
 #endif

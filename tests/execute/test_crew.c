@@ -919,6 +919,32 @@ static void a_child_is_replaced_when_it_has_grown(void **state)
     kit_clear(&k);
 }
 
+static bool is_gone(void *pid)
+{
+    return !fx_alive(*(long *)pid);
+}
+
+static void a_child_that_has_nothing_to_do_is_replaced_too(void **state)
+{
+    struct kit k;
+    long pid;
+
+    kit_init(&k, *state, ST_MODE_RESIDENT, PID_ECHO);
+    k.cmd.recycle.age_us = ST_SEC; /* longer than until its first answer, as a rule */
+    pid = pid_of(&k);
+    fx_until(k.fx, is_gone, &pid);
+    kit_clear(&k);
+
+    kit_init(&k, *state, ST_MODE_RESIDENT,
+             "ready()\nkeep = []\nfor r in reqs():\n"
+             "    keep.append(bytearray(100 << 20))\n"
+             "    say(task_id=r['task_id'], result=os.getpid())\n");
+    k.cmd.recycle.rss = 64 << 20;
+    pid = pid_of(&k);
+    fx_until(k.fx, is_gone, &pid);
+    kit_clear(&k);
+}
+
 static void a_retired_child_that_does_not_go_is_stopped(void **state)
 {
     struct kit k;
@@ -932,6 +958,20 @@ static void a_retired_child_that_does_not_go_is_stopped(void **state)
     for (int i = 0; i < 20 && fx_alive(pid); i++)
         pid_of(&k);
     assert_true(st_exec_room(k.fx->x, &k.cmd) > 0); /* that was no crash */
+    kit_clear(&k);
+}
+
+static void a_retired_child_that_goes_on_printing_is_stopped(void **state)
+{
+    struct kit k;
+    long pid;
+
+    kit_init(&k, *state, ST_MODE_RESIDENT,
+             PID_ECHO "while True:\n    raw('still here\\n')\n    time.sleep(0.002)\n");
+    k.cmd.recycle.jobs = 1;
+    k.cmd.grace_us = 100 * ST_MS;
+    pid = pid_of(&k);
+    fx_until(k.fx, is_gone, &pid);
     kit_clear(&k);
 }
 
@@ -1122,7 +1162,9 @@ int main(int argc, char **argv)
         FX_TEST(it_finishes_what_it_has),
         FX_TEST(a_child_is_replaced_when_it_is_old),
         FX_TEST(a_child_is_replaced_when_it_has_grown),
+        FX_TEST(a_child_that_has_nothing_to_do_is_replaced_too),
         FX_TEST(a_retired_child_that_does_not_go_is_stopped),
+        FX_TEST(a_retired_child_that_goes_on_printing_is_stopped),
         FX_TEST(another_configuration_needs_other_children),
         FX_TEST(children_of_a_type_that_is_gone_go),
         FX_TEST(close_stops_the_children),

@@ -136,6 +136,42 @@ static void its_last_line_needs_no_newline(void **state)
     clear(&k, &j);
 }
 
+static void one_that_closes_its_stdout_has_crashed_and_not_timed_out(void **state)
+{
+    struct kit k;
+    struct fx_job j;
+
+    kit_init(&k, *state, ST_MODE_ONESHOT_LINES,
+             "ready()\nfor r in reqs(): os.close(1)\nwhile True: time.sleep(1000)\n");
+    k.cmd.grace_us = 50 * ST_MS;
+    kit_job(&k, &j, "j", "1");
+    kit_run(&k, &j);
+    kit_failed(&j, ST_KIND_CHILD_CRASHED, "the child closed its stdout without an answer");
+    clear(&k, &j);
+
+    kit_init(&k, *state, ST_MODE_ONESHOT_LINES, "os.close(1)\nwhile True: time.sleep(1000)\n");
+    k.cmd.grace_us = 50 * ST_MS;
+    kit_job(&k, &j, "j", "1");
+    kit_run(&k, &j);
+    kit_failed(&j, ST_KIND_CHILD_CRASHED, "the child closed its stdout before it was ready");
+    clear(&k, &j);
+}
+
+static void an_answer_to_another_task_or_attempt_does_not_count(void **state)
+{
+    struct kit k;
+    struct fx_job j;
+
+    run_script(*state, &k, &j,
+               "ready()\nfor r in reqs():\n"
+               "    say(task_id='other', result=1)\n"
+               "    say(task_id='j', fence=r['fence'] + 1, result=2)\n"
+               "    say(task_id='j', fence=r['fence'], result=3)\n",
+               "1");
+    kit_ok(&j, "3");
+    clear(&k, &j);
+}
+
 static void one_that_exits_without_an_answer_has_crashed(void **state)
 {
     struct kit k;
@@ -312,6 +348,8 @@ int main(int argc, char **argv)
         FX_TEST(its_answer_counts_however_it_exits),
         FX_TEST(one_that_does_not_exit_after_its_answer_is_stopped),
         FX_TEST(its_last_line_needs_no_newline),
+        FX_TEST(one_that_closes_its_stdout_has_crashed_and_not_timed_out),
+        FX_TEST(an_answer_to_another_task_or_attempt_does_not_count),
         FX_TEST(one_that_exits_without_an_answer_has_crashed),
         FX_TEST(one_that_cannot_start_says_why),
         FX_TEST(the_timeout_counts_from_the_request),

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/log.h"
 
 /* Sends the payload back without understanding it. */
 #define RAW_ECHO                                                                                   \
@@ -646,6 +647,41 @@ static void what_finds_no_place_waits(void **state)
     kit_clear(&k);
 }
 
+static void keep_strays(void *arg, enum st_log_level level, const char *line, size_t len)
+{
+    const char *at = strstr(line, "event=child.strays");
+
+    (void)level;
+    if (at)
+        snprintf(arg, 200, "%.*s", (int)(len - (size_t)(at - line)), at);
+}
+
+static void answers_to_nothing_are_dropped_and_counted(void **state)
+{
+    char line[200] = "", want[200];
+    struct kit k;
+    struct fx_job j;
+
+    kit_init(&k, *state, ST_MODE_RESIDENT,
+             "ready()\nfor r in reqs():\n"
+             "    if r['task_id'] == 'j':\n"
+             "        say(task_id='nobody', result=1)\n"
+             "        say(task_id='j', fence=r['fence'] + 1, result=2)\n"
+             "        say(task_id='j', result=3)\n"
+             "    say(task_id=r['task_id'], result=os.getpid())\n");
+    st_log_set_sink(keep_strays, line, false);
+    kit_expect(&k, "j", "1", "3");
+    kit_job(&k, &j, "k", "1");
+    kit_run(&k, &j);
+    assert_true(j.ran.ok);
+    snprintf(want, sizeof(want), "event=child.strays type=a.* pid=%s answers=3", j.ran.result);
+    fx_job_clear(&j);
+    fx_reopen(k.fx); /* the child ends */
+    st_log_set_sink(NULL, NULL, false);
+    assert_string_equal(line, want);
+    kit_clear(&k);
+}
+
 /* An attempt that was given up is still with the child when the next one comes. */
 static void one_id_is_never_twice_in_one_child(void **state)
 {
@@ -707,6 +743,7 @@ int main(int argc, char **argv)
         FX_TEST(work_is_spread_over_the_children),
         FX_TEST(the_child_with_the_least_to_do_is_next),
         FX_TEST(what_finds_no_place_waits),
+        FX_TEST(answers_to_nothing_are_dropped_and_counted),
         FX_TEST(one_id_is_never_twice_in_one_child),
     };
     int rc;

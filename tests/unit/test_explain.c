@@ -170,6 +170,7 @@ static void workers_must_be_healthy_awake_and_have_a_free_slot(void **state)
     both_workers(&s, sicken);
     assert_string_equal(codes(&s), "workers_unhealthy");
     assert_non_null(strstr(s.reasons[0].text, "the disk is full"));
+    assert_string_equal(s.reasons[0].remedy, "");
     scene_init(&s);
     both_workers(&s, quieten);
     assert_string_equal(codes(&s), "workers_quiet");
@@ -187,9 +188,13 @@ static void a_worker_is_unwell_only_for_the_types_it_names(void **state)
     (void)state;
     scene_init(&s);
     both_workers(&s, sicken);
+    s.workers[1].pid = 7;
+    strcpy(s.workers[1].host, "box");
     strcpy(s.workers[1].note, "cannot run send - 5 crashes in 10m; last: exit status 3");
     assert_string_equal(codes(&s), "workers_unhealthy");
     assert_non_null(strstr(s.reasons[0].text, "w1 says: cannot run send - 5 crashes"));
+    assert_string_equal(s.reasons[0].remedy,
+                        "when the cause is mended, `kill -HUP 7` on box has it try again at once");
     strcpy(s.workers[1].note, "cannot run sender, sen, other - sender: send");
     assert_string_equal(codes(&s), "soon");
     strcpy(s.workers[1].note, "cannot run sender, send, other - sender: killed");

@@ -191,6 +191,12 @@ def test_the_shell_prints_the_outcome_and_only_that(shell):
     assert done.stderr == "imported\ngreeting\n"
 
 
+def test_the_shell_prints_text_that_no_utf_8_has(shell):
+    done = shell("tasks:greet", '"\\ud800"')
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["result"]["hello"] == "\ud800"
+
+
 def test_the_shell_reads_the_payload_from_stdin(shell):
     assert json.loads(shell("tasks.py:greet", "-", stdin="[1]").stdout)["result"]["hello"] == [1]
 

@@ -219,19 +219,17 @@ def _main(argv: List[str]) -> int:
     except (ValueError, IndexError, ImportError) as error:
         sys.stderr.write(f"stint.testing: {error}\n\n{_USAGE}" if str(error) else _USAGE)
         return 2
-    print(
-        json.dumps(
-            {
-                "result": outcome.result,
-                "error": outcome.error,
-                "retry": outcome.retry,
-                "retry_after": outcome.retry_after,
-                "progress": outcome.progress,
-            },
-            ensure_ascii=False,
-            indent=2,
-        )
-    )
+    said = {
+        "result": outcome.result,
+        "error": outcome.error,
+        "retry": outcome.retry,
+        "retry_after": outcome.retry_after,
+        "progress": outcome.progress,
+    }
+    try:
+        print(json.dumps(said, ensure_ascii=False, indent=2))
+    except UnicodeEncodeError:  # a lone surrogate, or a terminal without UTF-8
+        print(json.dumps(said, indent=2))
     return 0 if outcome.ok else 75 if outcome.retry else 65
 
 
