@@ -26,7 +26,7 @@ struct st_beat {
     int64_t lease_us;
     int64_t started_boot_us; /* 0 = nothing to tell of its start */
     char *progress;          /* JSON to be told, or NULL; whoever has the beat frees it */
-    stint_code verdict;      /* answer: OK, ELOST */
+    stint_code verdict;      /* answer: OK, ELOST, EAGAIN: not renewed, ask again */
     enum st_abort lost;      /* ELOST: what became of the job */
     bool cancel;
 };

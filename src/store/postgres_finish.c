@@ -189,7 +189,7 @@ stint_code st_pg_renew(struct st_store *store, int64_t now_us, struct st_renew *
 
             if (ord < 1 || (size_t)ord > n)
                 continue;
-            items[ord - 1].verdict = STINT_OK;
+            items[ord - 1].verdict = st_pg_get_bool(r, row, 2) ? STINT_OK : STINT_EAGAIN;
             items[ord - 1].cancel = st_pg_get_bool(r, row, 1);
         }
     }

@@ -364,7 +364,8 @@ stint_code st_pg_schema_down(struct st_pg *s, const struct st_pg_migration *list
 /* Are the roles there?  May we make them? */
 static stint_code roles_look(struct st_pg *s, int64_t until_us, bool *there, bool *may, stint_error *err)
 {
-    static const char sql[] = "SELECT (SELECT count(*) FROM pg_roles WHERE rolname IN ('{s_plain}_worker', '{s_plain}_reader')) = 2,"
+    static const char sql[] = "SELECT (SELECT count(*) FROM pg_roles WHERE rolname IN"
+                              " ('{s_plain}_enqueue', '{s_plain}_worker', '{s_plain}_read')) = 3,"
                               " EXISTS (SELECT FROM pg_roles WHERE rolname = current_user AND (rolcreaterole OR rolsuper))";
     PGresult *r = NULL;
 
@@ -389,7 +390,9 @@ static stint_code roles_make(struct st_pg *s, int64_t until_us, stint_error *err
         const bool refused = strcmp(err->detail, "42501") == 0;
 
         rollback(s);
-        return refused ? STINT_OK : err->code;
+        if (refused)
+            st_err_clear(err);
+        return err->code;
     }
     return commit(s, until_us, err);
 }

@@ -83,7 +83,7 @@ struct st_renew {
     int64_t lease_us;       /* new expiry = store's now + lease_us */
     int64_t started_ago_us; /* >= 0: it started so long ago, write that too (claimed -> running) */
     struct st_slice progress; /* JSON, or none */
-    stint_code verdict;     /* out: OK or ELOST */
+    stint_code verdict;     /* out: OK or ELOST; EAGAIN: somebody else is at it this moment, its lease is as it was */
     bool cancel;            /* out: somebody asked for it to be cancelled */
 };
 

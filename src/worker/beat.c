@@ -234,7 +234,7 @@ static void on_silence(struct st_worker *w, struct st_beat *b)
 void beat_on_news(struct st_worker *w, struct st_lessor_news *news)
 {
     for (size_t i = 0; i < news->n; i++) {
-        if (news->code == STINT_OK)
+        if (news->code == STINT_OK && news->beats[i].verdict != STINT_EAGAIN)
             on_verdict(w, &news->beats[i], news->asked_us);
         else
             on_silence(w, &news->beats[i]);

@@ -191,13 +191,13 @@ static inline int kit_teardown(void **state)
 {
     struct st_store_open opt = {.timeout_ms = 20000, .no_migrate = true};
     struct st_pg *s = kit_open_url(kit_url, &opt);
-    char sql[256];
+    char sql[512];
 
     (void)state;
     if (!s)
         fail_msg("open %s: %s", kit_url, kit_err.message);
-    snprintf(sql, sizeof(sql), "DROP SCHEMA IF EXISTS {s} CASCADE; DROP ROLE IF EXISTS %s_worker, %s_reader", kit_schema,
-             kit_schema);
+    snprintf(sql, sizeof(sql), "DROP SCHEMA IF EXISTS {s} CASCADE; DROP ROLE IF EXISTS %s_enqueue, %s_worker, %s_read",
+             kit_schema, kit_schema, kit_schema);
     kit_exec(s, sql);
     kit_close(s);
     return 0;

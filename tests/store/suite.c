@@ -78,12 +78,12 @@ static void postgres_drop(struct t *t)
 {
     PGconn *c = postgres_connect();
     PGresult *r;
-    char sql[1024];
+    char sql[2048];
 
     snprintf(sql, sizeof(sql),
              "SET client_min_messages = error; DROP SCHEMA IF EXISTS %s CASCADE;"
-             " DROP ROLE IF EXISTS %s_worker, %s_reader",
-             t->dir, t->dir, t->dir);
+             " DROP ROLE IF EXISTS %s_enqueue, %s_worker, %s_read",
+             t->dir, t->dir, t->dir, t->dir);
     r = PQexec(c, sql);
     if (PQresultStatus(r) != PGRES_COMMAND_OK)
         print_message("drop %s: %s", t->dir, PQerrorMessage(c));

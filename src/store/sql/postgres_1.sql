@@ -147,7 +147,7 @@ END $f$;
 -- Which lanes there are.  Written when a lane is not seen, without a unique key, so that no producer waits for another's
 -- transaction: a lane may be there twice.
 CREATE TABLE {s}.lane(
-    n int8 GENERATED ALWAYS AS IDENTITY,
+    n int8 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     lane int8 NOT NULL,
     priority int2 NOT NULL,
     queue text COLLATE "C" NOT NULL,
@@ -164,6 +164,7 @@ CREATE TABLE {s}.tally(
     cancelled int8 NOT NULL DEFAULT 0
 ) WITH (autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_cost_delay = 0,
     autovacuum_analyze_threshold = 2000000000, vacuum_truncate = off);
+ALTER TABLE {s}.tally REPLICA IDENTITY FULL; -- it has no key, and may be in a publication FOR ALL TABLES
 
 -- mode as umode of entry
 CREATE TABLE {s}.ukey(
@@ -598,9 +599,9 @@ BEGIN
 END $f$;
 
 -- Leases go on: answers those that are still held, and whether they were asked to stop.  A row that somebody is at
--- this moment is answered and not touched.
+-- this moment (an open cancel, a thief, a reaper) is not waited for, and not called renewed.
 CREATE FUNCTION {s}._renew(p_now int8, p_id bytea[], p_fence int8[], p_lease int8[], p_ago int8[], p_progress bytea[])
-RETURNS TABLE (ord int8, cancel bool)
+RETURNS TABLE (ord int8, cancel bool, renewed bool)
 LANGUAGE plpgsql SET search_path = {s}, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET enable_material = off SET plan_cache_mode = force_generic_plan
 SET jit = off SET lock_timeout = '500ms' AS $f$
@@ -615,8 +616,8 @@ BEGIN
             progress = coalesce(u.progress, l.progress)
         FROM unnest(p_id, p_fence, p_lease, p_ago, p_progress) u(id, fence, lease, ago, progress)
         WHERE l.id = u.id AND l.fence = u.fence AND l.id = ANY (v_free);
-    RETURN QUERY SELECT u.ord, l.cancel FROM unnest(p_id, p_fence) WITH ORDINALITY u(id, fence, ord)
-        JOIN lease l ON l.id = u.id WHERE l.fence = u.fence;
+    RETURN QUERY SELECT u.ord, l.cancel, coalesce(l.id = ANY (v_free), false)
+        FROM unnest(p_id, p_fence) WITH ORDINALITY u(id, fence, ord) JOIN lease l ON l.id = u.id WHERE l.fence = u.fence;
 END $f$;
 
 -- Held jobs whose lease has ended, oldest first, but not those of p_me.
