@@ -34,8 +34,8 @@ struct bench {
     const char *only;
     const char *preload; /* what lies beside, as name=count,... */
     int64_t jobs, batch, slots, samples, payload_len, seconds, workers;
-    int64_t limit; /* drain no more than about so many; 0 = all */
-    bool pin;      /* a snapshot is held while draining */
+    int64_t limit;       /* drain no more than about so many; 0 = all */
+    bool pin;            /* a snapshot is held while draining */
     struct bench_pg *pg; /* NULL = the store is not PostgreSQL */
     struct bench_report r;
 };

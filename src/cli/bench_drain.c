@@ -2,8 +2,9 @@
  *
  * bench_drain.c - `stint bench`: how fast workers empty a queue, with a handler that does nothing.
  *
- * One worker runs in this process, several in a process each.  What they count is shared memory, so that both are
- * the same.  Handles are opened as everywhere; only their claims are timed on the way.
+ * One worker runs in this process, several in a process each.  What they count is shared memory, so
+ * that both are the same.  Handles are opened as everywhere; only their claims are timed on the
+ * way.
  */
 #include <errno.h>
 #include <signal.h>
@@ -49,8 +50,8 @@ static void note_claim(int64_t began_us, size_t n)
         drain->claim_us[i] = (int)(st_clock_mono_us() - began_us);
 }
 
-static stint_code timed_claim(struct st_store *s, const struct st_claim_req *req, struct st_job **out, size_t *n_out,
-                              stint_error *err)
+static stint_code timed_claim(struct st_store *s, const struct st_claim_req *req,
+                              struct st_job **out, size_t *n_out, stint_error *err)
 {
     int64_t began_us = st_clock_mono_us();
     stint_code rc = real_ops->claim(s, req, out, n_out, err);
@@ -59,9 +60,9 @@ static stint_code timed_claim(struct st_store *s, const struct st_claim_req *req
     return rc;
 }
 
-static stint_code timed_exchange(struct st_store *s, int64_t now_us, struct st_finish *items, size_t n,
-                                 const struct st_claim_req *req, struct st_job **out, size_t *n_out, bool *finished,
-                                 stint_error *err)
+static stint_code timed_exchange(struct st_store *s, int64_t now_us, struct st_finish *items,
+                                 size_t n, const struct st_claim_req *req, struct st_job **out,
+                                 size_t *n_out, bool *finished, stint_error *err)
 {
     int64_t began_us = st_clock_mono_us();
     stint_code rc = real_ops->exchange(s, now_us, items, n, req, out, n_out, finished, err);
@@ -90,7 +91,8 @@ static void timed_prepare(const struct st_store *s)
         timed_ops.exchange = timed_exchange;
 }
 
-/* ---- one worker ------------------------------------------------------------------------------- */
+/* ---- one worker -------------------------------------------------------------------------------
+ */
 
 /* Nothing but counting; each worker is stopped once, when the limit is reached. */
 static void noop(void *arg, struct st_pool_item *it)
@@ -110,10 +112,14 @@ static void noop(void *arg, struct st_pool_item *it)
 static stint_code work(struct bench *b, stint_error *err)
 {
     struct st_worker *w = NULL;
-    struct st_worker_handler h = {.pattern = BENCH_TYPE, .fn = noop, .arg = &w, .policy = st_policy_default};
+    struct st_worker_handler h = {
+        .pattern = BENCH_TYPE, .fn = noop, .arg = &w, .policy = st_policy_default};
     struct st_settings s;
-    struct st_worker_options opt = {.opener = {.open = open_timed, .arg = &b->url}, .settings = &s, .handlers = &h,
-                                    .n_handlers = 1, .once = true};
+    struct st_worker_options opt = {.opener = {.open = open_timed, .arg = &b->url},
+                                    .settings = &s,
+                                    .handlers = &h,
+                                    .n_handlers = 1,
+                                    .once = true};
     struct st_tally t = {0};
     stint_code rc;
 
@@ -130,7 +136,8 @@ static stint_code work(struct bench *b, stint_error *err)
     return rc;
 }
 
-/* ---- several ----------------------------------------------------------------------------------- */
+/* ---- several -----------------------------------------------------------------------------------
+ */
 
 static stint_code fork_workers(struct bench *b, pid_t *pids, stint_error *err)
 {
@@ -171,7 +178,8 @@ static stint_code work_in_processes(struct bench *b, stint_error *err)
     return rc;
 }
 
-/* ---- the part ------------------------------------------------------------------------------------ */
+/* ---- the part
+ * ------------------------------------------------------------------------------------ */
 
 static double cpu_us(void)
 {
@@ -179,8 +187,11 @@ static double cpu_us(void)
 
     getrusage(RUSAGE_SELF, &self);
     getrusage(RUSAGE_CHILDREN, &children);
-    return (double)(self.ru_utime.tv_sec + self.ru_stime.tv_sec + children.ru_utime.tv_sec + children.ru_stime.tv_sec) * 1e6 +
-           (double)(self.ru_utime.tv_usec + self.ru_stime.tv_usec + children.ru_utime.tv_usec + children.ru_stime.tv_usec);
+    return (double)(self.ru_utime.tv_sec + self.ru_stime.tv_sec + children.ru_utime.tv_sec +
+                    children.ru_stime.tv_sec) *
+               1e6 +
+           (double)(self.ru_utime.tv_usec + self.ru_stime.tv_usec + children.ru_utime.tv_usec +
+                    children.ru_stime.tv_usec);
 }
 
 static int by_size(const void *a, const void *b)
@@ -214,7 +225,8 @@ static void figures(struct bench *b, int64_t start, double cpu)
     }
 }
 
-/* How many wait in our queue and are due, and the table of operations that handles of this store have. */
+/* How many wait in our queue and are due, and the table of operations that handles of this store
+ * have. */
 static stint_code look_around(struct bench *b, long long *waiting, stint_error *err)
 {
     struct st_queue_info *q = NULL;

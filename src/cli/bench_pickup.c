@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * bench_pickup.c - `stint bench`: how soon a job that another process enqueues is begun by an idle worker.
+ * bench_pickup.c - `stint bench`: how soon a job that another process enqueues is begun by an idle
+ * worker.
  */
 #include <errno.h>
 #include <signal.h>
@@ -55,7 +56,8 @@ static int produce(const struct bench *b, struct pickup *p)
         it.job.type = st_slice_cstr(TYPE);
         it.job.queue = st_slice_cstr(BENCH_QUEUE);
         it.job.payload = st_slice_cstr(number);
-        if (st_enqueue_check(&it, ST_PAYLOAD_MAX, &err) != STINT_OK || st_enqueue(s, &it.job, 1, &out, &err) != STINT_OK)
+        if (st_enqueue_check(&it, ST_PAYLOAD_MAX, &err) != STINT_OK ||
+            st_enqueue(s, &it.job, 1, &out, &err) != STINT_OK)
             return 1;
         p->at[i].acked_us = st_clock_mono_us();
         for (int tries = 0; atomic_load(&p->started) <= i && tries < 20000; tries++)
@@ -97,7 +99,8 @@ static stint_code figures(struct bench *b, const struct pickup *p, stint_error *
         return st_fail(err, STINT_ENOMEM, "no memory for %lld samples", (long long)p->n);
     for (int64_t i = 0; i < p->n; i++) {
         if (p->at[i].begun_us && p->at[i].acked_us)
-            us[n++] = p->at[i].begun_us > p->at[i].acked_us ? p->at[i].begun_us - p->at[i].acked_us : 0;
+            us[n++] =
+                p->at[i].begun_us > p->at[i].acked_us ? p->at[i].begun_us - p->at[i].acked_us : 0;
     }
     if (n == 0) {
         free(us);
@@ -114,16 +117,19 @@ static stint_code figures(struct bench *b, const struct pickup *p, stint_error *
 
 static stint_code run_worker(struct bench *b, struct pickup *p, pid_t child, stint_error *err)
 {
-    struct st_worker_handler h = {.pattern = TYPE, .fn = note_start, .arg = p, .policy = st_policy_default};
+    struct st_worker_handler h = {
+        .pattern = TYPE, .fn = note_start, .arg = p, .policy = st_policy_default};
     struct st_settings s;
-    struct st_worker_options opt = {.opener = cli_opener(&b->url), .settings = &s, .handlers = &h, .n_handlers = 1};
+    struct st_worker_options opt = {
+        .opener = cli_opener(&b->url), .settings = &s, .handlers = &h, .n_handlers = 1};
     struct pickup_end end = {.child = child};
     pthread_t t;
     stint_code rc;
 
     bench_settings(b, &s);
     rc = st_worker_new(&opt, &end.w, err);
-    if (rc == STINT_OK && (rc = st_thread_start(&t, "stint-bench", await_producer, &end, err)) == STINT_OK) {
+    if (rc == STINT_OK &&
+        (rc = st_thread_start(&t, "stint-bench", await_producer, &end, err)) == STINT_OK) {
         rc = st_worker_run(end.w, err);
         pthread_join(t, NULL);
     } else {

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * bench_postgres.c - what a PostgreSQL server says about a measurement, over a connection of its own.
+ * bench_postgres.c - what a PostgreSQL server says about a measurement, over a connection of its
+ * own.
  *
- * Between begin and end a thread counts connections four times a second; it has a connection of its own too, so that nothing
- * here is used by two threads.  The figures are the server's: of the whole cluster (log, transactions) or of the
- * database (commits, pages), so nothing else should be going on there.
+ * Between begin and end a thread counts connections four times a second; it has a connection of its
+ * own too, so that nothing here is used by two threads.  The figures are the server's: of the whole
+ * cluster (log, transactions) or of the database (commits, pages), so nothing else should be going
+ * on there.
  */
 #include "cli/bench_postgres.h"
 
@@ -39,14 +41,16 @@ struct bench_pg {
     atomic_int connections;
 };
 
-/* ---- the URL ---------------------------------------------------------------------------------- */
+/* ---- the URL ----------------------------------------------------------------------------------
+ */
 
 bool bench_pg_is(const char *url)
 {
     return strncmp(url, "postgres://", 11) == 0 || strncmp(url, "postgresql://", 13) == 0;
 }
 
-/* Our own parameters, which libpq does not know, go; *schema is a copy of the one among them, or NULL. */
+/* Our own parameters, which libpq does not know, go; *schema is a copy of the one among them, or
+ * NULL. */
 static char *strip(const char *url, char **schema)
 {
     static const char *const ours[] = {"schema=", "listen=", "notify="};
@@ -76,7 +80,8 @@ static char *strip(const char *url, char **schema)
     return out;
 }
 
-/* ---- connections ------------------------------------------------------------------------------ */
+/* ---- connections ------------------------------------------------------------------------------
+ */
 
 static stint_code failed(PGconn *c, const char *what, stint_error *err)
 {
@@ -136,7 +141,8 @@ stint_code bench_pg_open(const char *url, struct bench_pg **out, stint_error *er
         return st_fail(err, STINT_ENOMEM, "no memory");
     }
     p->c = connect_to(p, err);
-    if (p->c && (quoted = PQescapeIdentifier(p->c, schema ? schema : "stint", strlen(schema ? schema : "stint")))) {
+    if (p->c && (quoted = PQescapeIdentifier(p->c, schema ? schema : "stint",
+                                             strlen(schema ? schema : "stint")))) {
         p->schema = strdup(quoted);
         PQfreemem(quoted);
     }
@@ -172,9 +178,11 @@ void bench_pg_close(struct bench_pg *p)
     free(p);
 }
 
-/* ---- what a part costs -------------------------------------------------------------------------- */
+/* ---- what a part costs --------------------------------------------------------------------------
+ */
 
-#define OURS "FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'stint'"
+#define OURS                                                                                       \
+    "FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'stint'"
 
 static void *sample(void *arg)
 {
@@ -197,8 +205,10 @@ static stint_code look(struct bench_pg *p, struct marks *m, stint_error *err)
 {
     int64_t v[4] = {0};
     stint_code rc = ask(p->c,
-                        "SELECT (pg_current_wal_insert_lsn() - '0/0')::int8, pg_snapshot_xmax(pg_current_snapshot())::text::int8, "
-                        "xact_commit, blks_hit + blks_read FROM pg_stat_database WHERE datname = current_database()",
+                        "SELECT (pg_current_wal_insert_lsn() - '0/0')::int8, "
+                        "pg_snapshot_xmax(pg_current_snapshot())::text::int8, "
+                        "xact_commit, blks_hit + blks_read FROM pg_stat_database WHERE datname = "
+                        "current_database()",
                         v, 4, err);
 
     *m = (struct marks){.wal = v[0], .xid = v[1], .commits = v[2], .buffers = v[3]};
@@ -243,18 +253,25 @@ stint_code bench_pg_end(struct bench_pg *p, struct bench_pg_cost *out, stint_err
     rc = look(p, &now, err);
     if (rc != STINT_OK)
         return rc;
-    *out = (struct bench_pg_cost){.known = true, .wal_bytes = now.wal - p->at.wal, .writes = now.xid - p->at.xid,
-                                  .commits = now.commits - p->at.commits, .buffers = now.buffers - p->at.buffers,
+    *out = (struct bench_pg_cost){.known = true,
+                                  .wal_bytes = now.wal - p->at.wal,
+                                  .writes = now.xid - p->at.xid,
+                                  .commits = now.commits - p->at.commits,
+                                  .buffers = now.buffers - p->at.buffers,
                                   .connections = atomic_load(&p->connections)};
-    if (asprintf(&sql, "SELECT coalesce(sum(s.n_dead_tup), 0)::int8 FROM pg_stat_user_tables s JOIN pg_namespace n "
-                       "ON n.nspname = s.schemaname WHERE n.oid = '%s'::regnamespace", p->schema) < 0)
+    if (asprintf(&sql,
+                 "SELECT coalesce(sum(s.n_dead_tup), 0)::int8 FROM pg_stat_user_tables s JOIN "
+                 "pg_namespace n "
+                 "ON n.nspname = s.schemaname WHERE n.oid = '%s'::regnamespace",
+                 p->schema) < 0)
         return st_fail(err, STINT_ENOMEM, "no memory");
     rc = ask(p->c, sql, &out->dead, 1, err);
     free(sql);
     return rc;
 }
 
-/* ---- a pinned horizon ----------------------------------------------------------------------------- */
+/* ---- a pinned horizon
+ * ----------------------------------------------------------------------------- */
 
 stint_code bench_pg_pin(struct bench_pg *p, stint_error *err)
 {
@@ -273,16 +290,20 @@ void bench_pg_unpin(struct bench_pg *p)
     p->pin = NULL;
 }
 
-/* ---- jobs beside ------------------------------------------------------------------------------------ */
+/* ---- jobs beside
+ * ------------------------------------------------------------------------------------ */
 
 /* New ids, which grow with i, and their entries. */
-#define NEW_ROWS                                                                                                       \
-    "WITH t AS MATERIALIZED (SELECT i, (extract(epoch FROM now()) * 1000)::int8 - 3600000 - (i %% 5) * %s AS ms "      \
-    "FROM generate_series(%lld, %lld) i), "                                                                            \
-    "u AS MATERIALIZED (SELECT i, ms, '\\x00'::bytea || substr(int8send(ms), 3, 6) || "                                \
-    "substr(int8send(28672 + (i >> 18)), 7, 2) || "                                                                    \
-    "int8send((-9223372036854775807 - 1) | ((i & 262143) << 44) | (random() * 17592186044415)::int8) AS id FROM t), "  \
-    "e AS (INSERT INTO %s.entry(lane, created, due, slot, umode, id, payload) SELECT %s, ms * 1000, %s, %s._home(id), "\
+#define NEW_ROWS                                                                                   \
+    "WITH t AS MATERIALIZED (SELECT i, (extract(epoch FROM now()) * 1000)::int8 - 3600000 - (i "   \
+    "%% 5) * %s AS ms "                                                                            \
+    "FROM generate_series(%lld, %lld) i), "                                                        \
+    "u AS MATERIALIZED (SELECT i, ms, '\\x00'::bytea || substr(int8send(ms), 3, 6) || "            \
+    "substr(int8send(28672 + (i >> 18)), 7, 2) || "                                                \
+    "int8send((-9223372036854775807 - 1) | ((i & 262143) << 44) | (random() * "                    \
+    "17592186044415)::int8) AS id FROM t), "                                                       \
+    "e AS (INSERT INTO %s.entry(lane, created, due, slot, umode, id, payload) SELECT %s, ms * "    \
+    "1000, %s, %s._home(id), "                                                                     \
     "0, id, convert_to('1' || repeat('0', %lld), 'UTF8') FROM u) "
 
 struct kind {
@@ -302,7 +323,8 @@ static const struct kind kinds[] = {
 };
 
 /* Rows first .. last of a kind, as the store would have left them. */
-static char *rows_sql(const struct bench_pg *p, const struct kind *k, int64_t first, int64_t last, int64_t payload_len)
+static char *rows_sql(const struct bench_pg *p, const struct kind *k, int64_t first, int64_t last,
+                      int64_t payload_len)
 {
     const char *s = p->schema;
     char lane[160];
@@ -311,28 +333,33 @@ static char *rows_sql(const struct bench_pg *p, const struct kind *k, int64_t fi
     snprintf(lane, sizeof(lane), "%s._lane('%s', '%s', %d)", s, k->queue, k->type, k->priority);
     st_buf_init(&b, 1 << 14);
     /* history lies in several slots, the others in the present one */
-    st_buf_printf(&b, NEW_ROWS, k->ended ? "133200000" : "0", (long long)first, (long long)last, s, lane, k->due, s,
-                  (long long)payload_len - 1);
+    st_buf_printf(&b, NEW_ROWS, k->ended ? "133200000" : "0", (long long)first, (long long)last, s,
+                  lane, k->due, s, (long long)payload_len - 1);
     if (k->ended)
         st_buf_printf(&b,
-                      ", n AS (INSERT INTO %s.ended(fence, finished, started, n, slot, part, outcome, state, kind, id, worker) "
-                      "SELECT 1, (ms + 1) * 1000, ms * 1000, 1, %s._home(id), 0, 0, 4, 0, id, 'preload' FROM u) "
+                      ", n AS (INSERT INTO %s.ended(fence, finished, started, n, slot, part, "
+                      "outcome, state, kind, id, worker) "
+                      "SELECT 1, (ms + 1) * 1000, ms * 1000, 1, %s._home(id), 0, 0, 4, 0, id, "
+                      "'preload' FROM u) "
                       "INSERT INTO %s.tally(lane, waiting, succeeded) VALUES (%s, 0, %lld)",
                       s, s, s, lane, (long long)(last - first + 1));
     else
-        st_buf_printf(&b,
-                      ", r AS (INSERT INTO %s.ready(lane, key, fence, attempt, slot, skips, keyed, id) "
-                      "SELECT %s, %s, 0, 0, %s._home(id), 0, false, id FROM u) "
-                      "INSERT INTO %s.tally(lane, waiting) VALUES (%s, %lld)",
-                      s, lane, k->due, s, s, lane, (long long)(last - first + 1));
-    st_buf_printf(&b, "; SELECT %s._lanes_note(ARRAY[%s], ARRAY['%s'], ARRAY['%s'], ARRAY[%d])", s, lane, k->queue, k->type,
-                  k->priority);
+        st_buf_printf(
+            &b,
+            ", r AS (INSERT INTO %s.ready(lane, key, fence, attempt, slot, skips, keyed, id) "
+            "SELECT %s, %s, 0, 0, %s._home(id), 0, false, id FROM u) "
+            "INSERT INTO %s.tally(lane, waiting) VALUES (%s, %lld)",
+            s, lane, k->due, s, s, lane, (long long)(last - first + 1));
+    st_buf_printf(&b, "; SELECT %s._lanes_note(ARRAY[%s], ARRAY['%s'], ARRAY['%s'], ARRAY[%d])", s,
+                  lane, k->queue, k->type, k->priority);
     if (k->paused)
-        st_buf_printf(&b, "; INSERT INTO %s.paused VALUES ('%s', 1) ON CONFLICT DO NOTHING", s, k->queue);
+        st_buf_printf(&b, "; INSERT INTO %s.paused VALUES ('%s', 1) ON CONFLICT DO NOTHING", s,
+                      k->queue);
     return st_buf_take(&b);
 }
 
-static stint_code load_kind(struct bench_pg *p, const struct kind *k, int64_t n, int64_t payload_len, stint_error *err)
+static stint_code load_kind(struct bench_pg *p, const struct kind *k, int64_t n,
+                            int64_t payload_len, stint_error *err)
 {
     static int64_t serial; /* no id twice */
     stint_code rc = STINT_OK;
@@ -358,7 +385,8 @@ static const struct kind *find_kind(const char *name, size_t len)
     return NULL;
 }
 
-stint_code bench_pg_preload(struct bench_pg *p, const char *what, int64_t payload_len, stint_error *err)
+stint_code bench_pg_preload(struct bench_pg *p, const char *what, int64_t payload_len,
+                            stint_error *err)
 {
     char *sql;
     stint_code rc = STINT_OK;
@@ -369,13 +397,19 @@ stint_code bench_pg_preload(struct bench_pg *p, const char *what, int64_t payloa
         int64_t n;
 
         if (!k || eq == len || !st_parse_i64(ST_SLICE(what + eq + 1, len - eq - 1), &n) || n < 0)
-            return st_fail(err, STINT_EINVAL, "--preload: '%.*s' is not one of waiting, scheduled, history, unserved, paused "
-                           "with a number", (int)(len > 60 ? 60 : len), what);
+            return st_fail(
+                err, STINT_EINVAL,
+                "--preload: '%.*s' is not one of waiting, scheduled, history, unserved, paused "
+                "with a number",
+                (int)(len > 60 ? 60 : len), what);
         rc = load_kind(p, k, n, payload_len, err);
         what += len + (what[len] == ',');
     }
-    if (rc == STINT_OK && asprintf(&sql, "VACUUM (ANALYZE) %s.ready, %s.entry, %s.ended, %s.lease, %s.grp, %s.tally, %s.lane",
-                                   p->schema, p->schema, p->schema, p->schema, p->schema, p->schema, p->schema) > 0) {
+    if (rc == STINT_OK &&
+        asprintf(
+            &sql,
+            "VACUUM (ANALYZE) %s.ready, %s.entry, %s.ended, %s.lease, %s.grp, %s.tally, %s.lane",
+            p->schema, p->schema, p->schema, p->schema, p->schema, p->schema, p->schema) > 0) {
         rc = run(p->c, sql, err);
         free(sql);
     }

@@ -17,13 +17,14 @@ static void print_drain(const struct bench *b)
 {
     const struct bench_report *r = &b->r;
 
-    printf("drain       %.0f jobs/s, %.1f us of CPU per job, %.0f outcomes per write\n", r->drain_rate, r->drain_cpu_us,
-           r->drain_batch);
+    printf("drain       %.0f jobs/s, %.1f us of CPU per job, %.0f outcomes per write\n",
+           r->drain_rate, r->drain_cpu_us, r->drain_batch);
     printf("            by fifths");
     for (int i = 0; i < BENCH_FIFTHS; i++)
         printf(" %.0f", r->fifths[i]);
     printf(" jobs/s\n");
-    printf("            claims p50 %.2f ms, p99 %.2f ms (%lld)\n", r->claim_p50_ms, r->claim_p99_ms, (long long)r->claims);
+    printf("            claims p50 %.2f ms, p99 %.2f ms (%lld)\n", r->claim_p50_ms, r->claim_p99_ms,
+           (long long)r->claims);
 }
 
 static void print_server(const struct bench *b)
@@ -31,14 +32,16 @@ static void print_server(const struct bench *b)
     const struct bench_report *r = &b->r;
 
     if (r->pg_batch.known)
-        printf("server      enqueue: %.0f bytes of log, %.4f commits per job\n", per_job(r->pg_batch.wal_bytes, b->jobs),
-               per_job(r->pg_batch.commits, b->jobs));
+        printf("server      enqueue: %.0f bytes of log, %.4f commits per job\n",
+               per_job(r->pg_batch.wal_bytes, b->jobs), per_job(r->pg_batch.commits, b->jobs));
     if (r->pg_drain.known)
-        printf("            drain: %.0f bytes of log, %.4f commits (%.4f that write), %.1f pages per job; %lld dead rows left;\n"
+        printf("            drain: %.0f bytes of log, %.4f commits (%.4f that write), %.1f pages "
+               "per job; %lld dead rows left;\n"
                "            %d connections at most, %.1f per process\n",
                per_job(r->pg_drain.wal_bytes, r->drained), per_job(r->pg_drain.commits, r->drained),
                per_job(r->pg_drain.writes, r->drained), per_job(r->pg_drain.buffers, r->drained),
-               (long long)r->pg_drain.dead, r->pg_drain.connections, (double)r->pg_drain.connections / (double)b->workers);
+               (long long)r->pg_drain.dead, r->pg_drain.connections,
+               (double)r->pg_drain.connections / (double)b->workers);
 }
 
 void bench_print_text(const struct bench *b)
@@ -46,8 +49,9 @@ void bench_print_text(const struct bench *b)
     const struct bench_report *r = &b->r;
 
     printf("store       %s, %s\n", r->about.kind, r->about.durability);
-    printf("            jobs %lld, batch %lld, slots %lld, workers %lld, payload %lld bytes\n", (long long)b->jobs,
-           (long long)b->batch, (long long)b->slots, (long long)b->workers, (long long)b->payload_len);
+    printf("            jobs %lld, batch %lld, slots %lld, workers %lld, payload %lld bytes\n",
+           (long long)b->jobs, (long long)b->batch, (long long)b->slots, (long long)b->workers,
+           (long long)b->payload_len);
     if (r->single_rate > 0)
         printf("enqueue     %.0f jobs/s one at a time\n", r->single_rate);
     if (r->batch_rate > 0)
@@ -56,15 +60,17 @@ void bench_print_text(const struct bench *b)
         print_drain(b);
     print_server(b);
     if (r->pickup_n)
-        printf("pickup      p50 %.2f ms, p99 %.2f ms, max %.2f ms (%lld samples)\n", r->pickup_p50_ms,
-               r->pickup_p99_ms, r->pickup_max_ms, (long long)r->pickup_n);
+        printf("pickup      p50 %.2f ms, p99 %.2f ms, max %.2f ms (%lld samples)\n",
+               r->pickup_p50_ms, r->pickup_p99_ms, r->pickup_max_ms, (long long)r->pickup_n);
     if (r->idle.seconds > 0)
         printf("idle worker %.2f MiB private, %.1f MiB resident, %.3f%% CPU over %.0f s\n",
-               (double)r->idle.anon_kb / 1024, (double)r->idle.rss_kb / 1024, r->idle.cpu_percent, r->idle.seconds);
+               (double)r->idle.anon_kb / 1024, (double)r->idle.rss_kb / 1024, r->idle.cpu_percent,
+               r->idle.seconds);
     printf("peak RSS    %.1f MiB (the largest process)\n", (double)r->peak_rss_kb / 1024);
 }
 
-/* ---- for programs ------------------------------------------------------------------------------ */
+/* ---- for programs ------------------------------------------------------------------------------
+ */
 
 static void put_num(struct st_jw *w, const char *key, double v, int decimals)
 {

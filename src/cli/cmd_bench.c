@@ -6,11 +6,11 @@
  *     enqueue   one job per call, each durable before the next      jobs/s
  *     batch     --batch jobs per call                               jobs/s
  *     drain     workers with slots, leases and batches and a handler that does nothing
- *     pickup    another process enqueues one job at a time; from its acknowledgement to the handler's start
- *     idle      a worker with nothing to do: private memory and CPU
+ *     pickup    another process enqueues one job at a time; from its acknowledgement to the
+ * handler's start idle      a worker with nothing to do: private memory and CPU
  *
- * Each part works on its own queue of the store; without --store on a new one in a temporary folder here, removed
- * afterwards.
+ * Each part works on its own queue of the store; without --store on a new one in a temporary folder
+ * here, removed afterwards.
  */
 #include <errno.h>
 #include <malloc.h>
@@ -25,7 +25,16 @@
 #include "enqueue/enqueue.h"
 
 enum {
-    OPT_JOBS = 1, OPT_BATCH, OPT_SLOTS, OPT_SAMPLES, OPT_PAYLOAD, OPT_ONLY, OPT_SECONDS, OPT_LIMIT, OPT_WORKERS, OPT_PIN,
+    OPT_JOBS = 1,
+    OPT_BATCH,
+    OPT_SLOTS,
+    OPT_SAMPLES,
+    OPT_PAYLOAD,
+    OPT_ONLY,
+    OPT_SECONDS,
+    OPT_LIMIT,
+    OPT_WORKERS,
+    OPT_PIN,
     OPT_PRELOAD
 };
 
@@ -59,7 +68,9 @@ static bool check_only(struct cli *c, const char *list)
         while (part_names[i] && !st_slice_is(ST_SLICE(list, len), part_names[i]))
             i++;
         if (!part_names[i]) {
-            cli_usage(c, "--only: '%.*s' is not a part; the parts are enqueue, batch, drain, pickup and idle",
+            cli_usage(c,
+                      "--only: '%.*s' is not a part; the parts are enqueue, batch, drain, pickup "
+                      "and idle",
                       (int)(len > 60 ? 60 : len), list);
             return false;
         }
@@ -71,7 +82,8 @@ static bool check_only(struct cli *c, const char *list)
 
 /* ---- enqueue ------------------------------------------------------------------------------- */
 
-static stint_code enqueue_some(struct st_store *s, const struct bench *b, size_t n, stint_error *err)
+static stint_code enqueue_some(struct st_store *s, const struct bench *b, size_t n,
+                               stint_error *err)
 {
     struct st_enqueue_item *items = calloc(n, sizeof(*items));
     struct st_new_job *jobs = calloc(n, sizeof(*jobs));
@@ -96,8 +108,8 @@ static stint_code enqueue_some(struct st_store *s, const struct bench *b, size_t
     return rc;
 }
 
-static stint_code part_enqueue(struct bench *b, int64_t total, int64_t step, const char *what, double *rate,
-                               stint_error *err)
+static stint_code part_enqueue(struct bench *b, int64_t total, int64_t step, const char *what,
+                               double *rate, stint_error *err)
 {
     struct cli_progress p;
     struct st_store *s = NULL;
@@ -124,7 +136,8 @@ void bench_settings(const struct bench *b, struct st_settings *s)
     s->claim_batch = (int)b->batch;
 }
 
-/* ---- the command -------------------------------------------------------------------------------- */
+/* ---- the command --------------------------------------------------------------------------------
+ */
 
 /* A store of one's own, in a folder that is removed at the end. */
 static stint_code own_store(struct bench *b, stint_error *err)
@@ -179,7 +192,8 @@ static stint_code parts(struct bench *b, stint_error *err)
     if (b->preload)
         rc = bench_pg_preload(b->pg, b->preload, b->payload_len, err);
     if (rc == STINT_OK && wanted(b, "enqueue"))
-        rc = part_enqueue(b, b->jobs / 50 > 2000 ? 2000 : b->jobs / 50 + 1, 1, "enqueue", &b->r.single_rate, err);
+        rc = part_enqueue(b, b->jobs / 50 > 2000 ? 2000 : b->jobs / 50 + 1, 1, "enqueue",
+                          &b->r.single_rate, err);
     if (rc == STINT_OK && wanted(b, "batch"))
         rc = part_batch(b, err);
     if (rc == STINT_OK && wanted(b, "drain"))
@@ -281,8 +295,14 @@ static bool read_options(struct cli *c, struct bench *b)
 
 static int run(struct cli *c)
 {
-    struct bench b = {.c = c, .jobs = 100000, .batch = 500, .slots = 10, .samples = 1000, .payload_len = 60,
-                      .seconds = 10, .workers = 1};
+    struct bench b = {.c = c,
+                      .jobs = 100000,
+                      .batch = 500,
+                      .slots = 10,
+                      .samples = 1000,
+                      .payload_len = 60,
+                      .seconds = 10,
+                      .workers = 1};
     int exit;
 
     if (!read_options(c, &b))
@@ -303,8 +323,10 @@ static const struct cli_option options[] = {
     {"idle-seconds", 0, "N", OPT_SECONDS, "how long to watch an idle worker (10)"},
     {"limit", 0, "N", OPT_LIMIT, "stop draining after about N jobs (all)"},
     {"workers", 'w', "N", OPT_WORKERS, "drain with so many worker processes (1)"},
-    {"pin", 0, NULL, OPT_PIN, "PostgreSQL: hold a snapshot while draining, so that nothing dead can go"},
-    {"preload", 0, "KIND=N,..", OPT_PRELOAD, "PostgreSQL: first add waiting, scheduled, history, unserved or paused jobs"},
+    {"pin", 0, NULL, OPT_PIN,
+     "PostgreSQL: hold a snapshot while draining, so that nothing dead can go"},
+    {"preload", 0, "KIND=N,..", OPT_PRELOAD,
+     "PostgreSQL: first add waiting, scheduled, history, unserved or paused jobs"},
     {"only", 0, "PARTS", OPT_ONLY, "some of enqueue,batch,drain,pickup,idle"},
     {0},
 };
@@ -313,10 +335,14 @@ const struct cli_command cmd_bench = {
     .name = "bench",
     .summary = "measure this machine and store",
     .synopsis = "[options]",
-    .about = "Measures enqueueing, draining, pickup and an idle worker, with the worker that ships.\n"
-             "Without --store it makes a store of its own in this folder and removes it afterwards; with --store\n"
-             "it uses the queue `bench` there and leaves its finished jobs to retention.  A PostgreSQL server is also\n"
-             "asked what it cost: log and commits per job, pages, dead rows, connections; nothing else should run there.",
+    .about =
+        "Measures enqueueing, draining, pickup and an idle worker, with the worker that ships.\n"
+        "Without --store it makes a store of its own in this folder and removes it afterwards; "
+        "with --store\n"
+        "it uses the queue `bench` there and leaves its finished jobs to retention.  A PostgreSQL "
+        "server is also\n"
+        "asked what it cost: log and commits per job, pages, dead rows, connections; nothing else "
+        "should run there.",
     .options = options,
     .examples = "stint bench\n"
                 "stint bench --only drain,batch --jobs 1000000 --batch 100\n"

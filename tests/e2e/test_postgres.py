@@ -162,6 +162,8 @@ def test_many_workers_on_one_queue_run_each_job_once(stint, pg):
     ids = {job["id"] for job in stint.batch([{"type": "t", "payload": n} for n in range(jobs)])}
     workers = [stint.start("worker", "--once", "--name", f"w{n}", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                            stderr=subprocess.PIPE) for n in range(5)]
+    until(lambda: any(worker.poll() is not None for worker in workers), "the first to end", 120)
+    assert pg.value("SELECT count(*) FROM {s}.ready") == "0", "it ended while jobs were due: others were quicker, not the last"
     for worker in workers:
         _, err = worker.communicate(timeout=120)
         assert worker.returncode == 0, err

@@ -7,6 +7,7 @@
  * Times are arguments: a lease of T0 has ended LATE.
  */
 #include "postgres_lab.h"
+#include "store/postgres_op.h"
 
 #define LEASE (10 * SEC)
 #define LATE  (T0 + 11 * SEC)
@@ -473,6 +474,27 @@ static void a_job_that_is_just_being_finished_is_not_reaped(void)
     assert_int_equal(state_of(1), ST_PENDING);
 }
 
+/* It looks first, and decides; much can happen until it takes. */
+static void a_reaper_that_looked_before_a_renewal_takes_nothing(void)
+{
+    struct st_pg_key key;
+    struct st_pg_end e = {.outcome = ST_PG_EXPIRED_RETRY, .message = "gone"};
+    stint_error err = {0};
+    int became = 9;
+
+    hold_jobs(1);
+    st_pg_key(S(ids[0]), &key);
+    e.key = ST_SLICE((const char *)key.p, key.len);
+    e.fence = jobs[0]->fence;
+    now_do(renew, us, 0);
+    OK(second.verdict);
+    OK(st_pg_end_all(st_pg_of(them), LATE, LATE, &e, 1, &became, &err));
+    assert_int_equal(became, 0);
+    assert_int_equal(state_of(0), ST_RUNNING);
+    OK(st_pg_end_all(st_pg_of(them), LATE, LATE + LEASE, &e, 1, &became, &err));
+    assert_int_equal(became, ST_PENDING);
+}
+
 static void who_finishes_what_is_just_being_reaped_has_lost(void)
 {
     hold_jobs(1);
@@ -589,7 +611,6 @@ static void an_open_cancel_holds_up_nobody_but_its_job(void)
     assert_int_equal(state_of(2), ST_SUCCEEDED);
     assert_int_equal(state_of(3), ST_FAILED);
     assert_int_equal(state_of(4), ST_PENDING);
-    lab_patient(watch);
 }
 
 /* ---- fence_ok -------------------------------------------------------------------------------------- */
@@ -751,6 +772,7 @@ static void a_waiting_job_that_somebody_is_at_is_taken_later(void)
         j.id = S(ids[i]);
         OK(st_store_enqueue(us, 0, &j, 1, &out, NULL));
     }
+    lab_impatient(watch);
     lab_exec(other, "BEGIN");
     lab_execf(other, "DELETE FROM ready WHERE id = _key('%s')", ids[0]); /* as a cancel does */
     assert_int_equal(claim_as(us, "w1", 0, jobs, 1), 1);
@@ -915,7 +937,7 @@ static void storm_steer(struct stormer *m)
 
     for (size_t i = 0; i < 4; i++)
         some[i] = S(ids[((size_t)rand_r(&m->seed) % 4) * 4 + i]);
-    if (rand_r(&m->seed) % 2)
+    if (rand_r(&m->seed) % 4 == 0)
         told(m, st_store_cancel(m->s, 0, some, 4, verdicts, asked, &err), &err);
     else
         told(m, st_store_retry(m->s, 0, some, 4, verdicts, &err), &err);
@@ -930,7 +952,7 @@ static void storm_take(struct stormer *m)
     enum st_refusal why;
     stint_code code = st_store_acquire(m->s, S(ids[(size_t)rand_r(&m->seed) % 16]), &req, &got, &why, &err);
 
-    m->done += got != NULL;
+    m->done++;
     if (code != STINT_ESTATE)
         told(m, code, &err);
     st_job_free(got);
@@ -961,7 +983,6 @@ static void storm(void *arg)
 static void a_storm_leaves_each_job_in_one_place(void)
 {
     struct lab_racer *r[5];
-    stint_error err = {0};
 
     memset(stormers, 0, sizeof(stormers));
     atomic_store(&storm_over, false);
@@ -980,13 +1001,11 @@ static void a_storm_leaves_each_job_in_one_place(void)
     for (int i = 0; i < 5; i++) {
         if (stormers[i].code)
             fail_msg("%d: %s (%s)", i, stormers[i].err.message, stormers[i].err.detail);
-        assert_true(stormers[i].done > 0);
     }
-    print_message("claimed %zu and %zu, reaped %zu, taken by id %zu, steered %zu times; busy %zu times\n", stormers[0].done,
+    assert_true(stormers[0].done + stormers[1].done > 0);
+    print_message("claimed %zu and %zu, reaped %zu, asked for by id %zu times, steered %zu times; busy %zu times\n", stormers[0].done,
                   stormers[1].done, stormers[2].done, stormers[4].done, stormers[3].done,
                   stormers[0].busy + stormers[1].busy + stormers[2].busy + stormers[3].busy + stormers[4].busy);
-    if (err.code)
-        fail_msg("%s", err.message);
 }
 
 /* ---- beside other things ----------------------------------------------------------------------------- */
@@ -1102,7 +1121,7 @@ static void two_who_make_the_schema_make_one(void)
     }
     assert_int_equal(lab_intf(c, "SELECT count(*) - max(version) FROM %s_m.schema_version", kit_schema), 0);
     lab_exec(c, "SET client_min_messages = error");
-    lab_execf(c, "DROP SCHEMA %s_m CASCADE; DROP ROLE IF EXISTS %s_m_worker, %s_m_reader", kit_schema, kit_schema, kit_schema);
+    lab_execf(c, "DROP SCHEMA %s_m CASCADE; DROP ROLE IF EXISTS %s_m_enqueue, %s_m_worker, %s_m_read", kit_schema, kit_schema, kit_schema, kit_schema);
 }
 
 /* ---- the program ---------------------------------------------------------------------------------------- */
@@ -1115,7 +1134,6 @@ static int open_scene(void **state)
     kit_setup(state);
     st_store_close(lab_store("first"));
     c = lab_connect();
-    lab_patient(c);
     lab_gate_make(c);
     lab_close(c);
     return 0;
@@ -1129,6 +1147,7 @@ static int begin(void **state)
     gated = lab_store("gated");
     gate = lab_connect();
     watch = lab_connect();
+    lab_patient(watch);
     return 0;
 }
 
@@ -1181,6 +1200,7 @@ int main(int argc, char **argv)
         RACE(a_lease_that_is_just_being_taken_is_not_called_renewed),
         RACE(a_lease_whose_taker_came_to_nothing_is_renewed),
         RACE(a_job_that_is_just_being_finished_is_not_reaped),
+        RACE(a_reaper_that_looked_before_a_renewal_takes_nothing),
         RACE(who_finishes_what_is_just_being_reaped_has_lost),
         RACE(a_finish_and_a_reaper_do_not_wait_for_each_other),
         RACE(two_reapers_reap_each_job_once),

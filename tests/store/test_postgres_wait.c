@@ -607,7 +607,7 @@ static void a_waiting_handle_has_one_connection(void **state)
 
     (void)state;
     if (strstr(url, "&listen="))
-        skip(); /* a pooler keeps connections as it likes */
+        return; /* a pooler keeps connections as it likes */
     st_store_close(stores[0]);
     stores[0] = s;
     n_stores = 1;
@@ -647,7 +647,7 @@ static void behind_a_pooler_nothing_is_heard_without_listen(void **state)
 
     (void)state;
     if (!listen)
-        skip();
+        return; /* no pooler */
     snprintf(cut, sizeof(cut), "%.*s&schema=%s", (int)(listen - url), url, schema);
     OK(st_store_open(cut, NULL, &s, NULL));
     stores[n_stores++] = s;

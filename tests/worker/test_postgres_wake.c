@@ -232,7 +232,7 @@ static void cut_connections_cost_no_job(void **state)
 {
     (void)state;
     if (strstr(w.url, "&listen="))
-        skip(); /* they have no name there */
+        return; /* they have no name there */
     start(count);
     for (int i = 0; i < 60; i++) {
         if (i % 20 == 10)

@@ -494,7 +494,12 @@ BEGIN
             LEFT JOIN LATERAL (SELECT k.* FROM entry_16 k WHERE k.id = o.id AND e.created IS NULL LIMIT 1) k ON true;
             GET DIAGNOSTICS v_n = ROW_COUNT;
             v_taken := v_taken + v_n;
-            EXIT WHEN v_n = 0 OR v_taken >= p_n;
+            EXIT WHEN v_taken >= p_n;
+            IF v_n < cardinality(v_tid) THEN
+                -- not alone after all: others were quicker with these, and there may be more
+                v_max[v_rule[1]] := v_max[v_rule[1]] + cardinality(v_tid) - v_n;
+                p_careful := true;
+            END IF;
         END LOOP;
         i := j + 1;
     END LOOP;

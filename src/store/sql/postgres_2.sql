@@ -245,19 +245,20 @@ ALTER FUNCTION {s}.fence_ok(text, int8) SECURITY DEFINER;
 -- ---- views ------------------------------------------------------------------------------------
 
 -- Bytes as text; NULL if they are no text.
-CREATE FUNCTION {s}._text(bytea) RETURNS text LANGUAGE plpgsql IMMUTABLE STRICT SET search_path = {s}, pg_temp AS $f$
+CREATE FUNCTION {s}._text(bytea) RETURNS text LANGUAGE plpgsql IMMUTABLE STRICT AS $f$
 BEGIN
-    RETURN convert_from($1, 'UTF8');
+    RETURN pg_catalog.convert_from($1, 'UTF8');
 EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
     RETURN NULL;
 END $f$;
 
 -- Bytes as jsonb, whatever they are: JSON as it is, other text as a string, the rest as {"base64": ...}.
-CREATE FUNCTION {s}._jsonb(bytea) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE STRICT SET search_path = {s}, pg_temp AS $f$
+CREATE FUNCTION {s}._jsonb(bytea) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE STRICT AS $f$
 BEGIN
-    RETURN convert_from($1, 'UTF8')::jsonb;
+    RETURN pg_catalog.convert_from($1, 'UTF8')::pg_catalog.jsonb;
 EXCEPTION WHEN data_exception OR program_limit_exceeded OR statement_too_complex THEN
-    RETURN coalesce(to_jsonb(_text($1)), jsonb_build_object('base64', encode($1, 'base64')));
+    RETURN coalesce(pg_catalog.to_jsonb({s}._text($1)),
+        pg_catalog.jsonb_build_object('base64', pg_catalog.translate(pg_catalog.encode($1, 'base64'), E'\n', '')));
 END $f$;
 
 -- Bytes in base64 if they are no text.
@@ -276,50 +277,94 @@ CREATE FUNCTION {s}.id_key(id text) RETURNS bytea LANGUAGE sql IMMUTABLE PARALLE
 
 CREATE TYPE {s}._error AS (kind int2, message text, n int4); -- of a job: the last one
 
--- All there is to know of each job, raw: times in microseconds, state as enum st_shown numbers it.
-CREATE VIEW {s}._job AS
-SELECT e.seq, e.id, n.type, n.queue, n.priority::int4 AS priority,
-    CASE WHEN r.id IS NOT NULL THEN CASE WHEN r.key <= {s}._us(statement_timestamp()) THEN 2 WHEN r.attempt > 0 THEN 3 ELSE 1 END
-        WHEN l.id IS NOT NULL THEN CASE WHEN l.started IS NULL THEN 4 ELSE 5 END
-        ELSE nullif(d.state, 1) + 2 END AS shown,
-    coalesce(r.attempt, l.attempt, d.n, 0) AS attempt, coalesce(r.fence, l.fence, d.fence, 0) AS fence,
-    coalesce(e.max_attempts, (p.text::json ->> 'max_attempts')::int4, 3) AS max_attempts,
-    coalesce(e.timeout, (p.text::json ->> 'timeout_us')::int8, 3600000000) AS timeout,
-    e.created, coalesce(r.key, l.due, e.due) AS due,
-    least(l.started, (SELECT min(x.started) FROM {s}.ended x WHERE x.id = e.id AND x.slot IN ({s}._home(e.id), 16::int2)))
-        AS first_started,
-    coalesce(l.started, d.started) AS started, d.finished AS last_ended,
-    CASE WHEN r.id IS NULL AND l.id IS NULL THEN d.finished END AS finished,
-    CASE WHEN r.id IS NULL AND l.id IS NULL THEN d.worker ELSE g.worker END AS worker,
-    l.until, g.lease, coalesce(l.cancel, false) AS cancel, l.progress, e.key, e.umode, e.payload, e.meta,
-    CASE WHEN r.id IS NULL AND l.id IS NULL THEN d.result END AS result,
-    CASE WHEN r.id IS NULL AND l.id IS NULL THEN d.result_ref END AS result_ref,
-    (SELECT ROW(x.kind, coalesce(x.message, CASE WHEN x.part = 1 THEN 'cancelled before it ran' END), x.n)::{s}._error
-        FROM {s}.ended x WHERE x.id = e.id AND x.slot IN ({s}._home(e.id), 16::int2) AND (x.kind > 0 OR x.state IN (5, 6))
-        ORDER BY x.fence DESC, x.part DESC LIMIT 1) AS error
-FROM {s}.entry e
-    CROSS JOIN LATERAL (SELECT n.type, n.queue, n.priority FROM {s}.lane n WHERE n.lane = e.lane LIMIT 1) n
-    LEFT JOIN {s}.ready r ON r.id = e.id
-    LEFT JOIN {s}.lease l ON l.id = e.id
-    LEFT JOIN {s}.grp g ON g.gid = l.gid
-    LEFT JOIN LATERAL (SELECT d.state, d.n, d.fence, d.started, d.finished, d.worker, d.policy, d.result, d.result_ref
-        FROM {s}.ended d WHERE d.id = e.id AND d.slot IN ({s}._home(e.id), 16::int2)
-        ORDER BY d.fence DESC, d.part DESC LIMIT 1) d ON true
-    LEFT JOIN {s}.policy p ON p.id = coalesce(g.policy, d.policy);
+-- What the views need of a job's past, as functions: the planner would make a hundred steps of it, and the compiler machine
+-- code of each of them.
+CREATE FUNCTION {s}._last(p_id bytea, OUT state int2, OUT n int4, OUT fence int8, OUT started int8, OUT finished int8,
+    OUT worker text, OUT policy int4, OUT result_ref text)
+LANGUAGE plpgsql STABLE SECURITY DEFINER COST 20 SET search_path = {s}, pg_temp SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan SET jit = off AS $f$
+BEGIN
+    SELECT d.state, d.n, d.fence, d.started, d.finished, d.worker, d.policy, d.result_ref
+        INTO state, n, fence, started, finished, worker, policy, result_ref
+        FROM ended d WHERE d.id = p_id AND d.slot IN (_home(p_id), 16) ORDER BY d.fence DESC, d.part DESC LIMIT 1;
+END $f$;
+CREATE FUNCTION {s}._first(p_id bytea) RETURNS int8
+LANGUAGE plpgsql STABLE SECURITY DEFINER COST 20 SET search_path = {s}, pg_temp SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan SET jit = off AS $f$
+BEGIN
+    RETURN (SELECT min(d.started) FROM ended d WHERE d.id = p_id AND d.slot IN (_home(p_id), 16));
+END $f$;
+CREATE FUNCTION {s}._error_of(p_id bytea) RETURNS {s}._error
+LANGUAGE plpgsql STABLE SECURITY DEFINER COST 20 SET search_path = {s}, pg_temp SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan SET jit = off AS $f$
+BEGIN
+    RETURN (SELECT ROW(d.kind, coalesce(d.message, CASE WHEN d.part = 1 THEN 'cancelled before it ran' END), d.n)::_error
+        FROM ended d WHERE d.id = p_id AND d.slot IN (_home(p_id), 16) AND (d.kind > 0 OR d.state IN (5, 6))
+        ORDER BY d.fence DESC, d.part DESC LIMIT 1);
+END $f$;
+CREATE FUNCTION {s}._result(p_id bytea, p_fence int8) RETURNS bytea
+LANGUAGE plpgsql STABLE SECURITY DEFINER COST 20 SET search_path = {s}, pg_temp SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan SET jit = off AS $f$
+BEGIN
+    RETURN (SELECT d.result FROM ended d WHERE d.id = p_id AND d.slot IN (_home(p_id), 16) AND d.fence = p_fence AND d.part = 0);
+END $f$;
+CREATE FUNCTION {s}._entry_of(p_id bytea) RETURNS SETOF {s}.entry
+LANGUAGE plpgsql STABLE SECURITY DEFINER COST 20 ROWS 1 SET search_path = {s}, pg_temp SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan SET jit = off AS $f$
+BEGIN
+    RETURN QUERY SELECT e.* FROM entry e WHERE e.id = p_id AND e.slot IN (_home(p_id), 16) LIMIT 1;
+END $f$;
 
--- Every job, whether it waits, runs or has ended.
-CREATE VIEW {s}.job AS
-SELECT {s}._id(j.id) AS id, j.type, j.queue,
-    (ARRAY['scheduled', 'pending', 'retrying', 'claimed', 'running', 'succeeded', 'failed', 'cancelled'])[j.shown] AS state,
-    j.priority, j.attempt, j.max_attempts, j.timeout * interval '1 microsecond' AS timeout,
-    {s}._text(j.payload) AS payload, {s}._base64(j.payload) AS payload_base64,
-    {s}._text(j.result) AS result, {s}._base64(j.result) AS result_base64, j.result_ref,
-    {s}._kind_name((j.error).kind) AS error_kind, (j.error).message AS error_message,
-    {s}._time(j.created) AS created_at, {s}._time(j.due) AS due_at, {s}._time(j.first_started) AS started_at,
-    {s}._time(j.finished) AS finished_at, j.worker, j.fence, {s}._time(j.until) AS lease_until,
-    j.cancel AS cancel_requested, {s}._text(j.progress) AS progress, {s}._text(j.meta) AS meta, j.key,
-    (ARRAY['active', 'window', 'forever'])[j.umode] AS unique_for, j.seq, j.id AS id_key
-FROM {s}._job j;
+-- Jobs three times over: all of them; those that have not ended; those that ended badly.  The last two are found without a
+-- look at the others.
+DO $views$
+DECLARE
+    v record;
+BEGIN
+    FOR v IN SELECT * FROM (VALUES ('job', '{s}.entry e'),
+            ('live', '(SELECT l.id FROM {s}.lease l UNION ALL SELECT r.id FROM {s}.ready r) x CROSS JOIN LATERAL {s}._entry_of(x.id) e'),
+            ('dead', '(SELECT DISTINCT x.id FROM {s}.ended x WHERE x.state IN (5, 6)) x CROSS JOIN LATERAL {s}._entry_of(x.id) e'))
+            v(name, source) LOOP
+        -- raw: times in microseconds, state as enum st_shown numbers it
+        EXECUTE format($sql$
+            CREATE VIEW {s}.%I AS
+            SELECT e.seq, e.id, n.type, n.queue, n.priority::int4 AS priority,
+                CASE WHEN r.id IS NOT NULL THEN
+                        CASE WHEN r.key <= {s}._us(statement_timestamp()) THEN 2 WHEN r.attempt > 0 THEN 3 ELSE 1 END
+                    WHEN l.id IS NOT NULL THEN CASE WHEN l.started IS NULL THEN 4 ELSE 5 END
+                    ELSE nullif(d.state, 1) + 2 END AS shown,
+                coalesce(r.attempt, l.attempt, d.n, 0) AS attempt, coalesce(r.fence, l.fence, d.fence, 0) AS fence,
+                coalesce(e.max_attempts, (p.text::json ->> 'max_attempts')::int4, 3) AS max_attempts,
+                coalesce(e.timeout, (p.text::json ->> 'timeout_us')::int8, 3600000000) AS timeout,
+                e.created, coalesce(r.key, l.due, e.due) AS due, least(l.started, {s}._first(e.id)) AS first_started,
+                coalesce(l.started, d.started) AS started, d.finished AS last_ended,
+                CASE WHEN r.id IS NULL AND l.id IS NULL THEN d.finished END AS finished,
+                CASE WHEN r.id IS NULL AND l.id IS NULL THEN d.worker ELSE g.worker END AS worker,
+                l.until, g.lease, coalesce(l.cancel, false) AS cancel, l.progress, e.key, e.umode, e.payload, e.meta,
+                CASE WHEN r.id IS NULL AND l.id IS NULL THEN {s}._result(e.id, d.fence) END AS result,
+                CASE WHEN r.id IS NULL AND l.id IS NULL THEN d.result_ref END AS result_ref, {s}._error_of(e.id) AS error
+            FROM %s
+                CROSS JOIN LATERAL (SELECT n.type, n.queue, n.priority FROM {s}.lane n WHERE n.lane = e.lane LIMIT 1) n
+                LEFT JOIN {s}.ready r ON r.id = e.id
+                LEFT JOIN {s}.lease l ON l.id = e.id
+                LEFT JOIN {s}.grp g ON g.gid = l.gid
+                CROSS JOIN LATERAL {s}._last(e.id) d
+                LEFT JOIN {s}.policy p ON p.id = coalesce(g.policy, d.policy)$sql$, '_' || v.name, v.source);
+        EXECUTE format($sql$
+            CREATE VIEW {s}.%I AS
+            SELECT {s}._id(j.id) AS id, j.type, j.queue, (ARRAY['scheduled', 'pending', 'retrying', 'claimed', 'running',
+                    'succeeded', 'failed', 'cancelled'])[j.shown] AS state,
+                j.priority, j.attempt, j.max_attempts, j.timeout * interval '1 microsecond' AS timeout,
+                {s}._text(j.payload) AS payload, {s}._base64(j.payload) AS payload_base64,
+                {s}._text(j.result) AS result, {s}._base64(j.result) AS result_base64, j.result_ref,
+                {s}._kind_name((j.error).kind) AS error_kind, (j.error).message AS error_message,
+                {s}._time(j.created) AS created_at, {s}._time(j.due) AS due_at, {s}._time(j.first_started) AS started_at,
+                {s}._time(j.finished) AS finished_at, j.worker, j.fence, {s}._time(j.until) AS lease_until,
+                j.cancel AS cancel_requested, {s}._text(j.progress) AS progress, {s}._text(j.meta) AS meta, j.key,
+                (ARRAY['active', 'window', 'forever'])[j.umode] AS unique_for, j.seq, j.id AS id_key
+            FROM {s}.%I j%s$sql$, v.name, '_' || v.name, CASE WHEN v.name = 'dead' THEN ' WHERE j.shown IN (7, 8)' ELSE '' END);
+    END LOOP;
+END $views$;
 
 -- The job with this id: an index lookup however many there are.
 CREATE FUNCTION {s}.get(id text) RETURNS SETOF {s}.job LANGUAGE sql STABLE AS
@@ -328,15 +373,6 @@ CREATE FUNCTION {s}.get(id text) RETURNS SETOF {s}.job LANGUAGE sql STABLE AS
 -- The last n that were enqueued, newest first.
 CREATE FUNCTION {s}.recent(n int DEFAULT 100) RETURNS SETOF {s}.job LANGUAGE sql STABLE SET jit = off SET enable_seqscan = off AS $f$
     SELECT * FROM {s}.job j WHERE j.seq > (SELECT s.last_value FROM {s}.entry_seq s) - $1 ORDER BY j.seq DESC $f$;
-
--- Those that have not ended, and those that ended badly: found without a look at the others.  (OFFSET 0: one by one.)
-CREATE VIEW {s}.live AS
-SELECT j.* FROM (SELECT l.id FROM {s}.lease l UNION ALL SELECT r.id FROM {s}.ready r) x
-    CROSS JOIN LATERAL (SELECT * FROM {s}.job j WHERE j.id_key = x.id OFFSET 0) j;
-CREATE VIEW {s}.dead AS
-SELECT j.* FROM (SELECT DISTINCT d.id FROM {s}.ended d WHERE d.state IN (5, 6)) x
-    CROSS JOIN LATERAL (SELECT * FROM {s}.job j WHERE j.id_key = x.id OFFSET 0) j
-WHERE j.state IN ('failed', 'cancelled');
 
 -- Every queue that has or had jobs or is paused.  A queue whose parent is paused is not itself paused, but rests too.
 CREATE VIEW {s}.queue AS

@@ -3,7 +3,8 @@
 -- postgres_2_down.sql - takes away what users call and read in SQL; no job is touched.
 DROP VIEW {s}.task_runs, {s}.tasks, {s}.workers, {s}.model_runs, {s}.queue, {s}.live, {s}.dead;
 DROP FUNCTION {s}.get(text), {s}.recent(int);
-DROP VIEW {s}.job, {s}._job;
+DROP VIEW {s}.job, {s}._job, {s}._live, {s}._dead;
+DROP FUNCTION {s}._error_of(bytea), {s}._last(bytea), {s}._first(bytea), {s}._result(bytea, int8), {s}._entry_of(bytea);
 DROP TYPE {s}._error;
 DROP FUNCTION {s}.enqueue(text, json, text, int, interval, timestamptz, int, interval, text, text, text, json),
     {s}.enqueue_many(text, json[], text, int, interval, timestamptz, int, interval, text[], text, text[], json),

@@ -13,7 +13,8 @@
 DO $roles$
 DECLARE
     c_all CONSTANT text := 'PUBLIC, "{s_plain}_enqueue", "{s_plain}_worker", "{s_plain}_read"';
-    c_pure CONSTANT text[] := ARRAY['_id', '_time', '_us', '_home', '_text', '_jsonb', '_base64', '_kind_name'];
+    c_views CONSTANT text[] := ARRAY['_id', '_time', '_us', '_text', '_jsonb', '_base64', '_kind_name', '_last', '_first',
+        '_error_of', '_result', '_entry_of']; -- whoever reads a view calls these
     r text;
     t record;
     f record;
@@ -52,7 +53,7 @@ BEGIN
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO "{s_plain}_worker"', f.name);
         IF f.proname IN ('enqueue', 'enqueue_many') THEN
             EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO "{s_plain}_enqueue"', f.name);
-        ELSIF f.proname IN ('get', 'recent', 'id_key') OR f.proname = ANY (c_pure) THEN -- views call these as their reader
+        ELSIF f.proname IN ('get', 'recent', 'id_key') OR f.proname = ANY (c_views) THEN
             EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO "{s_plain}_read"', f.name);
         END IF;
     END LOOP;
