@@ -89,7 +89,8 @@ def remove(db):
 @contextlib.contextmanager
 def session(build):
     build = Path(build).resolve()
-    for program in (build / "src" / "cli" / "stint", build / "bench" / "sqlite_limit"):
+    programs = ("src/cli/stint", "bench/sqlite_limit", "bench/postgres_limit")
+    for program in (build / p for p in programs):
         if not program.exists():
             sys.exit(f"bench: {program} is missing; run bench/run, which builds it")
     with tempfile.TemporaryDirectory(prefix="bench-", dir=build) as folder:

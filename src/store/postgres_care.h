@@ -11,7 +11,8 @@
 
 /* The slot that is being emptied; see "the ring" in sql/postgres_1.sql.
  *
- *   REST -> WAIT -> LOOK -> EMPTY -> REST     something was removed or too much added meanwhile: REST, and again
+ *   REST -> WAIT -> LOOK -> EMPTY -> REST     something was removed or too much added meanwhile:
+ * REST, and again
  */
 struct st_pg_ring {
     enum { RING_REST, RING_WAIT, RING_LOOK, RING_EMPTY } state;
@@ -25,7 +26,15 @@ struct st_pg_ring {
     size_t n;
 };
 
-enum st_pg_chore { CHORE_RING, CHORE_FOLD, CHORE_SUMMARIZE, CHORE_VACUUM, CHORE_JUDGE, CHORE_REINDEX, CHORE_N };
+enum st_pg_chore {
+    CHORE_RING,
+    CHORE_FOLD,
+    CHORE_SUMMARIZE,
+    CHORE_VACUUM,
+    CHORE_JUDGE,
+    CHORE_REINDEX,
+    CHORE_N
+};
 
 #define ST_PG_HOT 7 /* tables that are vacuumed by the leader */
 
@@ -33,12 +42,12 @@ struct st_pg_care {
     int32_t slot; /* prune: where to look on for succeeded jobs */
     int64_t from_us;
 
-    int64_t epoch;           /* of the last call */
-    int64_t at_us[CHORE_N];  /* when each is due, CLOCK_MONOTONIC */
+    int64_t epoch;          /* of the last call */
+    int64_t at_us[CHORE_N]; /* when each is due, CLOCK_MONOTONIC */
     struct st_pg_ring ring;
     struct {
         char name[16];
-        int64_t dead;    /* before it was vacuumed; 0 = it was not */
+        int64_t dead; /* before it was vacuumed; 0 = it was not */
         int64_t at_us, wait_us;
     } hot[ST_PG_HOT];
     size_t n_hot;

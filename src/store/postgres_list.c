@@ -2,17 +2,19 @@
  *
  * postgres_list.c - looking at many jobs, newest first.
  *
- * The newest are at the end of entry, which has no exact index for that, only a coarse one that costs nothing to keep.  So
- * it is walked in windows of the number that jobs get when they are enqueued, until a page is full:
+ * The newest are at the end of entry, which has no exact index for that, only a coarse one that
+ * costs nothing to keep.  So it is walked in windows of the number that jobs get when they are
+ * enqueued, until a page is full:
  *
- *     number of the last job                                                                       0
- *         [1,024][ 8,192 ][      65,536      ][      65,536      ] ...    later ones grow
+ *     number of the last job 0 [1,024][ 8,192 ][      65,536      ][      65,536      ] ... later
+ * ones grow
  *
- * Where only few jobs can match, the small place they are in is read instead and sorted: a handful of failures must not
- * cost a walk through millions of successes.
+ * Where only few jobs can match, the small place they are in is read instead and sorted: a handful
+ * of failures must not cost a walk through millions of successes.
  *
- * A page comes from one statement, so it is of one moment.  Only the spec hash is made here: what it is made of never
- * changes, so candidates are read first, and what is then said about them is again one statement.
+ * A page comes from one statement, so it is of one moment.  Only the spec hash is made here: what
+ * it is made of never changes, so candidates are read first, and what is then said about them is
+ * again one statement.
  *
  * Thread: the handle's.
  */
@@ -34,9 +36,9 @@
 #define FEW          20000 /* so many rows are sorted sooner than a long history is walked */
 #define WINDOW_FIRST 1024
 #define WINDOW_MAX   65536
-#define WINDOWS_SAME 64    /* so many of that size; then each 16 are twice as long */
+#define WINDOWS_SAME 64 /* so many of that size; then each 16 are twice as long */
 #define WALK_SHORT   ((int64_t)4 * WINDOW_MAX)
-#define SPECS_N      512   /* candidates for a spec hash at a time, and about how many bytes */
+#define SPECS_N      512 /* candidates for a spec hash at a time, and about how many bytes */
 #define SPECS_BYTES  ((int64_t)8 << 20)
 
 struct list {
@@ -145,7 +147,8 @@ static stint_code page_read(struct list *l, const PGresult *r, stint_error *err)
 }
 
 /* The planner must not be led astray by tables that were empty when it last looked. */
-static stint_code page_run(struct list *l, enum st_pg_sql which, const struct st_pg_args *args, stint_error *err)
+static stint_code page_run(struct list *l, enum st_pg_sql which, const struct st_pg_args *args,
+                           stint_error *err)
 {
     struct st_pg_step steps[2] = {{.which = PG_BY_INDEX}, {.which = which, .args = args}};
     stint_code code = st_pg_run(l->s, steps, 2, false, err);
@@ -182,10 +185,12 @@ static stint_code by_walk(struct list *l, int64_t top, int64_t bottom, stint_err
     return code;
 }
 
-/* The small places.  now_us: what is due by then need not be looked at when only later jobs are asked for. */
+/* The small places.  now_us: what is due by then need not be looked at when only later jobs are
+ * asked for. */
 static stint_code by_few(struct list *l, int64_t now_us, stint_error *err)
 {
-    const bool scan = l->states & BIT(ST_SHOW_SUCCEEDED) || (l->req->worker.p && l->states & ENDED_BITS);
+    const bool scan =
+        l->states & BIT(ST_SHOW_SUCCEEDED) || (l->req->worker.p && l->states & ENDED_BITS);
     struct st_pg_args args;
     stint_code code;
 
@@ -252,7 +257,8 @@ static int64_t how_many(const struct list *l, const struct counts *c)
     return n;
 }
 
-/* A worker's jobs are found on a short walk if it did many of late; else there are few, or long ago. */
+/* A worker's jobs are found on a short walk if it did many of late; else there are few, or long
+ * ago. */
 static stint_code by_worker(struct list *l, int64_t top, const struct counts *c, stint_error *err)
 {
     if (l->states & ENDED_BITS && top > WALK_SHORT) {
@@ -286,10 +292,11 @@ static stint_code page(struct list *l, stint_error *err)
 struct found {
     struct st_buf keys; /* of jobs with this hash, each with its length in front */
     size_t n;
-    int64_t at;         /* the number of the last candidate; 0 = there are no more */
+    int64_t at; /* the number of the last candidate; 0 = there are no more */
 };
 
-static stint_code candidate(const struct list *l, const PGresult *r, int row, struct found *f, stint_error *err)
+static stint_code candidate(const struct list *l, const PGresult *r, int row, struct found *f,
+                            stint_error *err)
 {
     const struct st_slice key = st_pg_get(r, row, 1);
     const unsigned char len = (unsigned char)key.len;
@@ -303,7 +310,8 @@ static stint_code candidate(const struct list *l, const PGresult *r, int row, st
     st_buf_put(&f->keys, &len, 1);
     st_buf_slice(&f->keys, key);
     f->n++;
-    return f->keys.failed ? st_fail(err, STINT_ENOMEM, "out of memory for a list of jobs") : STINT_OK;
+    return f->keys.failed ? st_fail(err, STINT_ENOMEM, "out of memory for a list of jobs")
+                          : STINT_OK;
 }
 
 /* The next candidates below f->at. */
@@ -349,7 +357,8 @@ static stint_code by_ids(struct list *l, const struct found *f, stint_error *err
     return code;
 }
 
-/* Goes on until a page is full or half of the call's time is over; then the cursor says how far it came. */
+/* Goes on until a page is full or half of the call's time is over; then the cursor says how far it
+ * came. */
 static stint_code by_hash(struct list *l, int64_t *came_to, stint_error *err)
 {
     const int64_t until = st_clock_mono_us() + (int64_t)l->s->base.timeout_ms * ST_MS / 2;
@@ -402,8 +411,8 @@ static unsigned states_possible(const struct st_list_req *req)
     return states;
 }
 
-stint_code st_pg_list(struct st_store *s, const struct st_list_req *req, struct st_job_info **out, size_t *n_out,
-                      uint64_t *next, stint_error *err)
+stint_code st_pg_list(struct st_store *s, const struct st_list_req *req, struct st_job_info **out,
+                      size_t *n_out, uint64_t *next, stint_error *err)
 {
     struct list l = {.s = st_pg_of(s), .req = req, .states = states_possible(req)};
     stint_error local = {0};

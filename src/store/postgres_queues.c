@@ -2,8 +2,9 @@
  *
  * postgres_queues.c - counts per queue, and what is due next.
  *
- * No history is scanned: what waits and what has ended is added up from the changes in tally.  What is held is counted in
- * lease, and of what waits, those whose time has not come.  One statement reads all of it, so that the parts fit together.
+ * No history is scanned: what waits and what has ended is added up from the changes in tally.  What
+ * is held is counted in lease, and of what waits, those whose time has not come.  One statement
+ * reads all of it, so that the parts fit together.
  *
  * Thread: the handle's.
  */
@@ -12,13 +13,26 @@
 #include <stdlib.h>
 
 /* Columns of QUEUES. */
-enum { Q_NAME, Q_PAUSED, Q_SCHEDULED, Q_PENDING, Q_RETRYING, Q_CLAIMED, Q_RUNNING, Q_SUCCEEDED, Q_FAILED, Q_CANCELLED, Q_OLDEST };
+enum {
+    Q_NAME,
+    Q_PAUSED,
+    Q_SCHEDULED,
+    Q_PENDING,
+    Q_RETRYING,
+    Q_CLAIMED,
+    Q_RUNNING,
+    Q_SUCCEEDED,
+    Q_FAILED,
+    Q_CANCELLED,
+    Q_OLDEST
+};
 
 static void queue_fill(struct st_queue_info *q, const PGresult *r, int row)
 {
     static const int column[ST_SHOWN_N] = {
-        [ST_SHOW_SCHEDULED] = Q_SCHEDULED, [ST_SHOW_PENDING] = Q_PENDING,     [ST_SHOW_RETRYING] = Q_RETRYING,
-        [ST_SHOW_CLAIMED] = Q_CLAIMED,     [ST_SHOW_RUNNING] = Q_RUNNING,     [ST_SHOW_SUCCEEDED] = Q_SUCCEEDED,
+        [ST_SHOW_SCHEDULED] = Q_SCHEDULED, [ST_SHOW_PENDING] = Q_PENDING,
+        [ST_SHOW_RETRYING] = Q_RETRYING,   [ST_SHOW_CLAIMED] = Q_CLAIMED,
+        [ST_SHOW_RUNNING] = Q_RUNNING,     [ST_SHOW_SUCCEEDED] = Q_SUCCEEDED,
         [ST_SHOW_FAILED] = Q_FAILED,       [ST_SHOW_CANCELLED] = Q_CANCELLED,
     };
     const struct st_slice name = st_pg_get(r, row, Q_NAME);
@@ -31,7 +45,8 @@ static void queue_fill(struct st_queue_info *q, const PGresult *r, int row)
     q->oldest_due_us = st_pg_get_i64(r, row, Q_OLDEST, 0);
 }
 
-static stint_code queues(struct st_pg *s, int64_t now_us, struct st_queue_info **out, size_t *n_out, stint_error *err)
+static stint_code queues(struct st_pg *s, int64_t now_us, struct st_queue_info **out, size_t *n_out,
+                         stint_error *err)
 {
     struct st_pg_step steps[2] = {{.which = PG_BY_INDEX}, {.which = PG_QUEUES}};
     struct st_pg_args args;
@@ -57,7 +72,8 @@ static stint_code queues(struct st_pg *s, int64_t now_us, struct st_queue_info *
     return code;
 }
 
-stint_code st_pg_queues(struct st_store *s, int64_t now_us, struct st_queue_info **out, size_t *n_out, stint_error *err)
+stint_code st_pg_queues(struct st_store *s, int64_t now_us, struct st_queue_info **out,
+                        size_t *n_out, stint_error *err)
 {
     stint_error local = {0};
 
@@ -68,7 +84,8 @@ stint_code st_pg_queues(struct st_store *s, int64_t now_us, struct st_queue_info
 
 /* ---- next due ------------------------------------------------------------------------------ */
 
-/* What came due between this process's last claim and now was seen by no claim: it counts as still to come. */
+/* What came due between this process's last claim and now was seen by no claim: it counts as still
+ * to come. */
 static stint_code next_due(struct st_pg *s, int64_t now_us, int64_t *due_us, stint_error *err)
 {
     struct st_pg_step steps[2] = {{.which = PG_BY_INDEX}, {.which = PG_NEXT_DUE}};

@@ -12,8 +12,8 @@
  *     tables, but not ours     refused
  *
  * A new version is two more files in sql/ and one more line in the list.  Each runs in a transaction of
- * its own, under a lock made from the schema's name, in which the version is read again: any number of
- * programs may migrate at once.
+ * its own (where there was nothing: all in one), under a lock made from the schema's name, in which the
+ * version is read again: any number of programs may migrate at once.
  *
  * Thread: the handle's.
  */
@@ -249,28 +249,32 @@ static stint_code not_allowed(struct st_pg *s, const struct found *f, stint_erro
     return err->code;
 }
 
-/* One version further.  *done: there is none. */
+/* One version further; from nothing to the last at once, so that nobody ever finds half a store.  *done: there is none. */
 static stint_code up_one(struct st_pg *s, const struct st_pg_migration *list, int n, int64_t until_us, bool *done,
                          stint_error *err)
 {
-    const struct st_pg_migration *m = NULL;
+    const struct st_pg_migration *m;
     struct found f = {0};
     stint_code code = begin(s, until_us, err);
+    int to;
 
     if (!code)
         code = look(s, until_us, &f, err);
-    if (!code)
-        m = after(list, n, f.have);
-    if (m && (code = apply(s, m, f.have == 0, until_us, err)))
+    to = f.have;
+    while (!code && (f.have == 0 || to == f.have) && (m = after(list, n, to))) {
+        code = apply(s, m, to == 0, until_us, err);
+        to = m->version;
+    }
+    if (code && to != f.have)
         not_allowed(s, &f, err);
-    if (code || !m) {
+    if (code || to == f.have) {
         rollback(s);
         *done = !code;
         return code ? code : judge(s, list, n, &f, err);
     }
     if (commit(s, until_us, err))
         return err->code;
-    st_log(ST_LOG_INFO, "store.migrated", ST_F("where", s->url.where), ST_FI("from", f.have), ST_FI("to", m->version));
+    st_log(ST_LOG_INFO, "store.migrated", ST_F("where", s->url.where), ST_FI("from", f.have), ST_FI("to", to));
     return STINT_OK;
 }
 

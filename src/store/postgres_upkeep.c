@@ -2,16 +2,16 @@
  *
  * postgres_upkeep.c - the leader's housekeeping, one short step per call.
  *
- *     ring        slots of the history whose time is over are emptied by TRUNCATE; looking through one takes a tenth of
- *                 the time at most
- *     fold        counts are added up, not more often than 20 times what it takes
- *     summarize   the summaries by which the newest and the oldest are found
- *     vacuum      the hot tables, where it pays: a table in which it removed next to nothing (somebody holds an old
+ *     ring        slots of the history whose time is over are emptied by TRUNCATE; looking through
+ * one takes a tenth of the time at most fold        counts are added up, not more often than 20
+ * times what it takes summarize   the summaries by which the newest and the oldest are found vacuum
+ * the hot tables, where it pays: a table in which it removed next to nothing (somebody holds an old
  *                 snapshot) is left alone for longer and longer
  *     reindex     a hot index that is large for next to nothing, while nobody else is at it
  *
- * What changes jobs or counts names the leader's epoch to the database.  The rest does no harm, whoever does it.
- * Every step that waits for a lock gives up after 100 ms (reindex: 2 s) and is tried again later.
+ * What changes jobs or counts names the leader's epoch to the database.  The rest does no harm,
+ * whoever does it. Every step that waits for a lock gives up after 100 ms (reindex: 2 s) and is
+ * tried again later.
  *
  * Thread: the handle's.
  */
@@ -123,11 +123,13 @@ static stint_code ring_wait(struct upkeep *u, stint_error *err)
     return STINT_OK;
 }
 
-/* Adds a step's counts, which come in the order of their lanes as ours are kept.  false = no memory. */
+/* Adds a step's counts, which come in the order of their lanes as ours are kept.  false = no
+ * memory. */
 static bool ring_add(struct st_pg_ring *g, struct st_pg_array *lanes, struct st_pg_array *counts)
 {
     const size_t max = g->n + (size_t)lanes->left;
-    struct st_pg_ring sum = {.lanes = calloc(max + 1, sizeof(int64_t)), .counts = calloc(max + 1, sizeof(int64_t))};
+    struct st_pg_ring sum = {.lanes = calloc(max + 1, sizeof(int64_t)),
+                             .counts = calloc(max + 1, sizeof(int64_t))};
     struct st_slice lane, n;
     size_t i = 0;
 
@@ -143,7 +145,8 @@ static bool ring_add(struct st_pg_ring *g, struct st_pg_array *lanes, struct st_
             sum.counts[sum.n] = g->counts[i];
         }
         sum.lanes[sum.n] = id;
-        sum.counts[sum.n++] = st_pg_be64(n.p) + (i < g->n && g->lanes[i] == id ? g->counts[i++] : 0);
+        sum.counts[sum.n++] =
+            st_pg_be64(n.p) + (i < g->n && g->lanes[i] == id ? g->counts[i++] : 0);
     }
     for (; i < g->n; i++, sum.n++) {
         sum.lanes[sum.n] = g->lanes[i];
@@ -195,8 +198,8 @@ static stint_code summarize(struct st_pg *s, int32_t slot, stint_error *err)
     return code;
 }
 
-/* The files of what will go are named at once: should this leader vanish the next one names them again.  A step that fails
- * is repeated as it is. */
+/* The files of what will go are named at once: should this leader vanish the next one names them
+ * again.  A step that fails is repeated as it is. */
 static stint_code ring_look(struct upkeep *u, stint_error *err)
 {
     struct st_pg_ring *g = &u->care->ring;
@@ -224,7 +227,8 @@ static stint_code ring_look(struct upkeep *u, stint_error *err)
     if (!code && g->state == RING_EMPTY) {
         stint_error ignored = {0};
 
-        summarize(u->s, g->slot, &ignored); /* what came late is then found without reading it all */
+        summarize(u->s, g->slot,
+                  &ignored); /* what came late is then found without reading it all */
         u->care->at_us[CHORE_RING] = 0;
     }
     return code;
@@ -295,7 +299,7 @@ static stint_code do_ring(struct upkeep *u, stint_error *err)
     return STINT_OK;
 }
 
-/* ---- counts and summaries ---------------------------------------------------------------------- */
+/* ---- counts and summaries -------------------------------------------------------------------- */
 
 static stint_code do_fold(struct upkeep *u, stint_error *err)
 {
@@ -326,7 +330,7 @@ static stint_code do_summarize(struct upkeep *u, stint_error *err)
     return code == STINT_ESTORE ? STINT_OK : code;
 }
 
-/* ---- vacuum -------------------------------------------------------------------------------------- */
+/* ---- vacuum ---------------------------------------------------------------------------------- */
 
 enum { H_NAME, H_DEAD, H_LIVE };
 
@@ -335,7 +339,8 @@ static void hot_read(struct st_pg_care *care, const PGresult *r)
     for (int row = 0; row < PQntuples(r) && care->n_hot < ST_PG_HOT; row++) {
         const struct st_slice name = st_pg_get(r, row, H_NAME);
 
-        snprintf(care->hot[care->n_hot].name, sizeof(care->hot[0].name), "%.*s", (int)name.len, name.p);
+        snprintf(care->hot[care->n_hot].name, sizeof(care->hot[0].name), "%.*s", (int)name.len,
+                 name.p);
         care->hot[care->n_hot++].wait_us = LATER_US;
     }
 }
@@ -369,11 +374,13 @@ static stint_code do_vacuum(struct upkeep *u, stint_error *err)
         const int i = hot_find(care, st_pg_get(r, row, H_NAME));
         const int64_t dead = st_pg_get_i64(r, row, H_DEAD, 0);
 
-        if (i < 0 || st_clock_mono_us() < care->hot[i].at_us || !pays(dead, st_pg_get_i64(r, row, H_LIVE, 0)))
+        if (i < 0 || st_clock_mono_us() < care->hot[i].at_us ||
+            !pays(dead, st_pg_get_i64(r, row, H_LIVE, 0)))
             continue;
         care->hot[i].dead = dead;
         care->hot[i].at_us = later(care->hot[i].wait_us);
-        snprintf(sql, sizeof(sql), "VACUUM (SKIP_LOCKED, TRUNCATE FALSE) {s}.%s", care->hot[i].name);
+        snprintf(sql, sizeof(sql), "VACUUM (SKIP_LOCKED, TRUNCATE FALSE) {s}.%s",
+                 care->hot[i].name);
     }
     PQclear(r);
     if (code || !*sql)
@@ -410,14 +417,16 @@ static stint_code do_judge(struct upkeep *u, stint_error *err)
     return STINT_OK;
 }
 
-/* ---- reindex --------------------------------------------------------------------------------------- */
+/* ---- reindex --------------------------------------------------------------------------------- */
 
 static stint_code drop_left(struct st_pg *s, struct st_slice index, stint_error *err)
 {
     char sql[256];
 
-    snprintf(sql, sizeof(sql), "DROP INDEX CONCURRENTLY IF EXISTS {s}.%.*s", (int)index.len, index.p);
-    st_log(ST_LOG_INFO, "index.dropped", ST_F("index", sql + sizeof("DROP INDEX CONCURRENTLY IF EXISTS ") - 1));
+    snprintf(sql, sizeof(sql), "DROP INDEX CONCURRENTLY IF EXISTS {s}.%.*s", (int)index.len,
+             index.p);
+    st_log(ST_LOG_INFO, "index.dropped",
+           ST_F("index", sql + sizeof("DROP INDEX CONCURRENTLY IF EXISTS ") - 1));
     return st_pg_exec(s, sql, NULL, false, NULL, err);
 }
 
@@ -431,7 +440,8 @@ static stint_code rebuild(struct st_pg *s, struct st_slice index, stint_error *e
     code = st_pg_exec(s, "SET lock_timeout = '2s'", NULL, false, NULL, err);
     if (!code)
         code = st_pg_exec(s, sql, NULL, false, NULL, err);
-    st_log(ST_LOG_INFO, "index.rebuilt", ST_F("index", sql + sizeof("REINDEX INDEX CONCURRENTLY ") - 1),
+    st_log(ST_LOG_INFO, "index.rebuilt",
+           ST_F("index", sql + sizeof("REINDEX INDEX CONCURRENTLY ") - 1),
            ST_F("code", stint_code_name(code)));
     st_pg_exec(s, "RESET lock_timeout", NULL, false, NULL, &ignored);
     return code;
@@ -459,7 +469,7 @@ static stint_code do_reindex(struct upkeep *u, stint_error *err)
     return code;
 }
 
-/* ---- one step ----------------------------------------------------------------------------------------- */
+/* ---- one step -------------------------------------------------------------------------------- */
 
 static stint_code (*const chores[CHORE_N])(struct upkeep *u, stint_error *err) = {
     [CHORE_RING] = do_ring,     [CHORE_FOLD] = do_fold,   [CHORE_SUMMARIZE] = do_summarize,
@@ -486,8 +496,8 @@ static void begin_again(struct st_pg_care *care, int64_t epoch)
     care->epoch = epoch;
 }
 
-stint_code st_pg_upkeep(struct st_store *store, const struct st_prune_req *req, struct st_pruned *out, int64_t *again_us,
-                        stint_error *err)
+stint_code st_pg_upkeep(struct st_store *store, const struct st_prune_req *req,
+                        struct st_pruned *out, int64_t *again_us, stint_error *err)
 {
     struct upkeep u = {.s = st_pg_of(store), .req = req, .out = out};
     stint_error local = {0};

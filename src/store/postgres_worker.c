@@ -3,9 +3,9 @@
  * postgres_worker.c - who works here, and who leads.
  *
  * The leader's row is one: (epoch, worker, until).  The epoch grows whenever leadership is taken by
- * somebody who does not hold it at that moment.  Every write of a leader names its epoch and is refused
- * by the database if that is not the one of today (_epoch_check): a leader that was frozen or cut off
- * changes nothing, and while its write is under way nobody else becomes leader.
+ * somebody who does not hold it at that moment.  Every write of a leader names its epoch and is
+ * refused by the database if that is not the one of today (_epoch_check): a leader that was frozen
+ * or cut off changes nothing, and while its write is under way nobody else becomes leader.
  *
  * Thread: the handle's.
  */
@@ -30,7 +30,8 @@ static void put_cstr(struct st_pg_args *a, const char *text)
     st_pg_text(a, st_slice_cstr(text));
 }
 
-stint_code st_pg_worker_beat(struct st_store *store, int64_t now_us, const struct st_worker_info *w, stint_error *err)
+stint_code st_pg_worker_beat(struct st_store *store, int64_t now_us, const struct st_worker_info *w,
+                             stint_error *err)
 {
     struct st_pg_args a;
     stint_error local = {0};
@@ -56,7 +57,8 @@ stint_code st_pg_worker_beat(struct st_store *store, int64_t now_us, const struc
     st_pg_i64(&a, ST_WORKER_SILENT_US);
     code = st_pg_call(st_pg_of(store), PG_WORKER_BEAT, &a, true, &r, &local);
     if (!code && PQntuples(r) != 1)
-        code = st_fail(&local, STINT_EEXISTS, "the worker id %s is in use by another process", w->id);
+        code =
+            st_fail(&local, STINT_EEXISTS, "the worker id %s is in use by another process", w->id);
     PQclear(r);
     st_pg_args_clear(&a);
     return st_pg_told(code, &local, err);
@@ -83,7 +85,8 @@ static void worker_read(const PGresult *r, int row, struct st_worker_info *w)
     w->leader = st_pg_get_bool(r, row, 16);
 }
 
-stint_code st_pg_worker_list(struct st_store *store, struct st_worker_info **out, size_t *n_out, stint_error *err)
+stint_code st_pg_worker_list(struct st_store *store, struct st_worker_info **out, size_t *n_out,
+                             stint_error *err)
 {
     stint_error local = {0};
     PGresult *r = NULL;
@@ -100,8 +103,9 @@ stint_code st_pg_worker_list(struct st_store *store, struct st_worker_info **out
     return st_pg_told(code, &local, err);
 }
 
-stint_code st_pg_worker_remove(struct st_store *store, int64_t now_us, struct st_slice id, bool expire_leases,
-                               int64_t epoch, int64_t if_beat_us, stint_error *err)
+stint_code st_pg_worker_remove(struct st_store *store, int64_t now_us, struct st_slice id,
+                               bool expire_leases, int64_t epoch, int64_t if_beat_us,
+                               stint_error *err)
 {
     struct st_pg_args a;
     stint_error local = {0};
@@ -120,7 +124,8 @@ stint_code st_pg_worker_remove(struct st_store *store, int64_t now_us, struct st
 
 /* ---- the lead ------------------------------------------------------------------------------- */
 
-stint_code st_pg_lead(struct st_store *store, const struct st_lead_req *req, struct st_lead *out, stint_error *err)
+stint_code st_pg_lead(struct st_store *store, const struct st_lead_req *req, struct st_lead *out,
+                      stint_error *err)
 {
     struct st_pg_args a;
     stint_error local = {0};

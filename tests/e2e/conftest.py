@@ -21,8 +21,10 @@ from kit import ROOT, Stint  # noqa: E402
 
 STORE = os.environ.get("STINT_TEST_STORE", "sqlite")
 POSTGRES_OWN = "test_postgres"  # how the names of their files begin
-ON_BOTH = ("test_dev", "test_endurance", "test_enqueue", "test_exactly_once", "test_explain", "test_oneshot", "test_recovery",
-           "test_shapes", "test_steering", "test_upkeep")
+ON_BOTH = ("test_dev", "test_endurance", "test_enqueue", "test_explain", "test_oneshot", "test_recovery", "test_shapes",
+           "test_steering", "test_upkeep")
+# The others: bad_input, doctor, full_disk, install: about files.  resident: about children.  exactly_once: many jobs; test_postgres
+# has fewer and more workers.
 A_FILE = "it does something to the file stint.db"
 NAMED = "it names a SQLite store on the command line"
 SQLITE_ONLY = {

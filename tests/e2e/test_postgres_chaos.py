@@ -317,7 +317,7 @@ def test_a_claim_or_an_outcome_is_cut_in_the_middle(trial, stint, pg, proxy, wha
 
 @pytest.mark.parametrize("how", HOW)
 def test_a_renewal_is_cut_in_the_middle(stint, pg, proxy, how):
-    stint.config({"t": stint.probe("hold")}, worker=SHORT)
+    stint.config({"t": stint.probe("hold")}, worker={"lease": "15s", "renew": "300ms"})
     ids = [job["id"] for job in stint.batch([{"type": "t"}] * 3)]
     with stint.worker("--store", pg.url(proxy)) as worker, stint.worker():
         for id in ids:

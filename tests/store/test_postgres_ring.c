@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_postgres_ring.c - the leader's housekeeping in a PostgreSQL store: history emptied slot by slot, counts, vacuum.
+ * test_postgres_ring.c - the leader's housekeeping in a PostgreSQL store: history emptied slot by
+ * slot, counts, vacuum.
  *
- * The jobs of these tests were enqueued some twelve days ago, in one slot of the ring.  Nothing waits for the minute's pace
- * of a real leader: what is due next is made due now.
+ * The jobs of these tests were enqueued some twelve days ago, in one slot of the ring.  Nothing
+ * waits for the minute's pace of a real leader: what is due next is made due now.
  */
 #include "postgres_kit.h"
 
@@ -84,19 +85,27 @@ static void fill(struct st_pg *s)
     char sql[1400];
 
     snprintf(sql, sizeof(sql),
-             "INSERT INTO {s}.entry(lane, created, due, slot, umode, id, payload) SELECT {s}._lane('default', 'bulk', 0), %lld, %lld, %d, 0,"
-             " '\\x00'::bytea || substr(int8send(%lld + i), 3, 6) || '\\x7000'::bytea || int8send(i), convert_to(repeat('x', 300), 'UTF8')"
+             "INSERT INTO {s}.entry(lane, created, due, slot, umode, id, payload) SELECT "
+             "{s}._lane('default', 'bulk', 0), %lld, %lld, %d, 0,"
+             " '\\x00'::bytea || substr(int8send(%lld + i), 3, 6) || '\\x7000'::bytea || "
+             "int8send(i), convert_to(repeat('x', 300), 'UTF8')"
              " FROM generate_series(1, %d) i;"
-             "INSERT INTO {s}.ended(fence, finished, n, slot, part, outcome, state, kind, id, worker, log)"
-             " SELECT 1, %lld + 1, 1, %d, 0, 0, 4, 0, e.id, 'w', CASE WHEN e.seq %% 1000 = 0 THEN 'bulk-log' END FROM {s}.entry_%d e"
+             "INSERT INTO {s}.ended(fence, finished, n, slot, part, outcome, state, kind, id, "
+             "worker, log)"
+             " SELECT 1, %lld + 1, 1, %d, 0, 0, 4, 0, e.id, 'w', CASE WHEN e.seq %% 1000 = 0 THEN "
+             "'bulk-log' END FROM {s}.entry_%d e"
              " WHERE length(e.payload) = 300;"
-             "INSERT INTO {s}.lane(lane, priority, queue, type) SELECT {s}._lane('default', 'bulk', 0), 0, 'default', 'bulk';"
-             "INSERT INTO {s}.tally(lane, waiting, succeeded) VALUES ({s}._lane('default', 'bulk', 0), 0, %d)",
-             (long long)then_us, (long long)then_us, slot, (long long)(then_us / 1000), MANY, (long long)then_us, slot, slot, MANY);
+             "INSERT INTO {s}.lane(lane, priority, queue, type) SELECT {s}._lane('default', "
+             "'bulk', 0), 0, 'default', 'bulk';"
+             "INSERT INTO {s}.tally(lane, waiting, succeeded) VALUES ({s}._lane('default', 'bulk', "
+             "0), 0, %d)",
+             (long long)then_us, (long long)then_us, slot, (long long)(then_us / 1000), MANY,
+             (long long)then_us, slot, slot, MANY);
     kit_exec(s, sql);
 }
 
-/* ---- jobs ------------------------------------------------------------------------------------- */
+/* ---- jobs -------------------------------------------------------------------------------------
+ */
 
 struct old {
     char id[ST_ID_MAX + 1];
@@ -109,14 +118,19 @@ static void id_at(int64_t us, char id[ST_ID_MAX + 1])
     char time[32];
 
     st_id_new_at(us, id);
-    snprintf(time, sizeof(time), "%08llx-%04llx", (unsigned long long)(us / 1000) >> 16, (unsigned long long)(us / 1000) & 0xffff);
+    snprintf(time, sizeof(time), "%08llx-%04llx", (unsigned long long)(us / 1000) >> 16,
+             (unsigned long long)(us / 1000) & 0xffff);
     memcpy(id, time, 13);
 }
 
 static void add(struct st_pg *s, struct old *o, int64_t due_us)
 {
-    struct st_new_job j = {.type = S("mail"), .queue = S("default"), .payload = S("{\"to\":1}"), .due_us = due_us,
-                           .max_attempts = -1, .timeout_us = -1};
+    struct st_new_job j = {.type = S("mail"),
+                           .queue = S("default"),
+                           .payload = S("{\"to\":1}"),
+                           .due_us = due_us,
+                           .max_attempts = -1,
+                           .timeout_us = -1};
     struct st_enqueued out;
 
     id_at(then_us, o->id);
@@ -127,7 +141,8 @@ static void add(struct st_pg *s, struct old *o, int64_t due_us)
 
 static void hold(struct st_pg *s, struct old *o, int64_t now_us)
 {
-    struct st_claim_req req = {.now_us = now_us, .worker = S("w1"), .lease_us = 30 * ST_DAY, .n = 1, .n_run = 1};
+    struct st_claim_req req = {
+        .now_us = now_us, .worker = S("w1"), .lease_us = 30 * ST_DAY, .n = 1, .n_run = 1};
     enum st_refusal why;
 
     OK(st_store_acquire(&s->base, S(o->id), &req, &o->job, &why, NULL));
@@ -135,9 +150,14 @@ static void hold(struct st_pg *s, struct old *o, int64_t now_us)
 
 static stint_code end(struct st_pg *s, struct old *o, int64_t now_us, enum st_outcome outcome)
 {
-    struct st_finish f = {.id = S(o->id), .fence = o->job->fence, .ref = o->job->ref, .outcome = outcome, .exit_code = -1,
+    struct st_finish f = {.id = S(o->id),
+                          .fence = o->job->fence,
+                          .ref = o->job->ref,
+                          .outcome = outcome,
+                          .exit_code = -1,
                           .kind = outcome == ST_OUT_FAILED ? ST_KIND_APP_ERROR : 0,
-                          .started_ago_us = -1, .log = S("old-log"),
+                          .started_ago_us = -1,
+                          .log = S("old-log"),
                           .result_ref = outcome == ST_OUT_SUCCEEDED ? S("old-result") : ST_NONE};
 
     OK(st_store_finish(&s->base, now_us, &f, 1, NULL));
@@ -168,13 +188,19 @@ static int shown(struct st_pg *s, const struct old *o)
 
 static void counts_are_right(struct st_pg *s)
 {
-    assert_int_equal(number(s, "SELECT count(*) FROM (SELECT x.lane FROM (SELECT t.* FROM {s}.tally t UNION ALL SELECT c.lane, -c.waiting,"
-                               " -c.succeeded, -c.failed, -c.cancelled FROM {s}._counts() c) x GROUP BY x.lane HAVING sum(x.waiting) <> 0"
-                               " OR sum(x.succeeded) <> 0 OR sum(x.failed) <> 0 OR sum(x.cancelled) <> 0) wrong"), 0);
+    assert_int_equal(
+        number(s,
+               "SELECT count(*) FROM (SELECT x.lane FROM (SELECT t.* FROM {s}.tally t UNION ALL "
+               "SELECT c.lane, -c.waiting,"
+               " -c.succeeded, -c.failed, -c.cancelled FROM {s}._counts() c) x GROUP BY x.lane "
+               "HAVING sum(x.waiting) <> 0"
+               " OR sum(x.succeeded) <> 0 OR sum(x.failed) <> 0 OR sum(x.cancelled) <> 0) wrong"),
+        0);
     assert_int_equal(number(s, "SELECT count(*) FROM {s}._strays()"), 0);
 }
 
-/* ---- steps ------------------------------------------------------------------------------------ */
+/* ---- steps ------------------------------------------------------------------------------------
+ */
 
 static stint_code step(struct st_pg *s, enum st_pg_chore chore, int64_t epoch)
 {
@@ -239,7 +265,8 @@ static PGconn *session(struct st_pg *s, const char *sql)
     return c;
 }
 
-/* ---- the ring ----------------------------------------------------------------------------------- */
+/* ---- the ring -----------------------------------------------------------------------------------
+ */
 
 static void what_is_needed_survives_and_the_rest_is_gone(void **state)
 {
@@ -340,7 +367,8 @@ static void what_comes_while_it_is_emptied_is_kept(void **state)
     assert_int_equal(shown(s, &fresh), ST_SHOW_PENDING);
     counts_are_right(s);
 
-    OK(end(s, &later, 0, ST_OUT_SUCCEEDED)); /* and what ends after that, until the next time round */
+    OK(end(s, &later, 0,
+           ST_OUT_SUCCEEDED)); /* and what ends after that, until the next time round */
     fill(s);
     ring_round(s);
     assert_int_equal(in_slot(s, "entry") + in_slot(s, "ended"), 0);
@@ -387,7 +415,9 @@ static void a_reader_elsewhere_does_not_disturb(void **state)
 
     (void)state;
     fill(s);
-    snprintf(sql, sizeof(sql), "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM {s}.entry_%d", (slot + 1) % 16);
+    snprintf(sql, sizeof(sql),
+             "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM {s}.entry_%d",
+             (slot + 1) % 16);
     reader = session(s, sql);
     ring_round(s);
     assert_int_equal(in_slot(s, "entry"), 0);
@@ -417,7 +447,8 @@ static void a_reader_of_the_slot_makes_it_give_up_for_now(void **state)
     assert_int_equal(in_slot(s, "ended"), MANY);
     PQfinish(reader);
     /* even while it has the slot for itself nobody else needs it for an enqueue of now */
-    snprintf(sql, sizeof(sql), "BEGIN; LOCK TABLE {s}.entry_%d, {s}.ended_%d IN ACCESS EXCLUSIVE MODE", slot, slot);
+    snprintf(sql, sizeof(sql),
+             "BEGIN; LOCK TABLE {s}.entry_%d, {s}.ended_%d IN ACCESS EXCLUSIVE MODE", slot, slot);
     locker = session(s, sql);
     s->base.timeout_ms = 3000;
     then_us = st_clock_real_us();
@@ -509,7 +540,7 @@ static void a_longer_retention_is_heeded_at_once(void **state)
     done(s);
 }
 
-/* ---- row by row ------------------------------------------------------------------------------------ */
+/* ---- row by row ------------------------------------------------------------------------------ */
 
 static size_t prune(struct st_pg *s, int64_t epoch)
 {
@@ -570,7 +601,8 @@ static void a_job_that_is_being_revived_is_not_removed(void **state)
 
     (void)state;
     add_ended(s, &failed, then_us - 90 * ST_DAY, ST_OUT_FAILED);
-    snprintf(sql, sizeof(sql), "BEGIN; SELECT * FROM {s}._retry(0, ARRAY[{s}._key('%s')])", failed.id);
+    snprintf(sql, sizeof(sql), "BEGIN; SELECT * FROM {s}._retry(0, ARRAY[{s}._key('%s')])",
+             failed.id);
     c = session(s, sql);
     assert_int_equal(prune(s, 0), 0);
     PQclear(PQexec(c, "COMMIT"));
@@ -581,7 +613,7 @@ static void a_job_that_is_being_revived_is_not_removed(void **state)
     done(s);
 }
 
-/* ---- the rest ---------------------------------------------------------------------------------------- */
+/* ---- the rest -------------------------------------------------------------------------------- */
 
 static void counts_are_added_up_and_lanes_made_one(void **state)
 {
@@ -589,10 +621,12 @@ static void counts_are_added_up_and_lanes_made_one(void **state)
 
     (void)state;
     kit_exec(s, "INSERT INTO {s}.tally SELECT i % 3, 1, 0, 2, -1 FROM generate_series(1, 3000) i;"
-                "INSERT INTO {s}.lane(lane, priority, queue, type) SELECT 2 * (i % 5), 0, 'q' || i % 5, 't' FROM generate_series(1, 20) i");
+                "INSERT INTO {s}.lane(lane, priority, queue, type) SELECT 2 * (i % 5), 0, 'q' || i "
+                "% 5, 't' FROM generate_series(1, 20) i");
     OK(step(s, CHORE_FOLD, EPOCH));
     assert_int_equal(number(s, "SELECT count(*) FROM {s}.tally"), 3);
-    assert_int_equal(number(s, "SELECT sum(waiting) * 1000000 + sum(failed) FROM {s}.tally"), 3000006000);
+    assert_int_equal(number(s, "SELECT sum(waiting) * 1000000 + sum(failed) FROM {s}.tally"),
+                     3000006000);
     assert_int_equal(number(s, "SELECT count(*) FROM {s}.lane"), 5);
     assert_int_equal(number(s, "SELECT count(DISTINCT lane) FROM {s}.lane"), 5);
     OK(step(s, CHORE_FOLD, EPOCH)); /* few rows are left as they are */
@@ -614,7 +648,8 @@ static void dead_rows_are_vacuumed_where_it_pays(void **state)
     KIT_DIRECT;
     kit_exec(s, "ALTER TABLE {s}.tally SET (autovacuum_enabled = off)");
     pin = session(s, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM {s}.lane");
-    kit_exec(s, "INSERT INTO {s}.tally(lane, waiting) SELECT i, 1 FROM generate_series(1, 20000) i");
+    kit_exec(s,
+             "INSERT INTO {s}.tally(lane, waiting) SELECT i, 1 FROM generate_series(1, 20000) i");
     kit_exec(s, "DELETE FROM {s}.tally");
     st_pg_conn_drop(s); /* a session tells what it has done when it ends, at the latest */
     for (i = 0; dead_rows(s) < 20000 && i < 500; i++)
@@ -651,16 +686,50 @@ static void what_an_interrupted_reindex_left_is_cleared_away(void **state)
     KIT_DIRECT;
     pin = session(s, "BEGIN; DELETE FROM {s}.ready");
     kit_exec(s, "SET lock_timeout = '200ms'");
-    assert_int_not_equal(st_pg_exec(s, "REINDEX INDEX CONCURRENTLY {s}.ready_id", NULL, true, NULL, &kit_err), STINT_OK);
+    assert_int_not_equal(
+        st_pg_exec(s, "REINDEX INDEX CONCURRENTLY {s}.ready_id", NULL, true, NULL, &kit_err),
+        STINT_OK);
     kit_exec(s, "RESET lock_timeout");
     PQfinish(pin);
-    assert_int_equal(number(s, "SELECT count(*) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE NOT i.indisvalid"
-                               " AND c.relnamespace = '{s}'::regnamespace"), 1);
-    for (int i = 0; i < 100 && number(s, "SELECT count(*) FROM pg_class WHERE relname = 'ready_id_ccnew' AND relnamespace = '{s}'::regnamespace"); i++) {
+    assert_int_equal(number(s, "SELECT count(*) FROM pg_index i JOIN pg_class c ON c.oid = "
+                               "i.indexrelid WHERE NOT i.indisvalid"
+                               " AND c.relnamespace = '{s}'::regnamespace"),
+                     1);
+    for (int i = 0; i < 100 && number(s, "SELECT count(*) FROM pg_class WHERE relname = "
+                                         "'ready_id_ccnew' AND relnamespace = '{s}'::regnamespace");
+         i++) {
         step(s, CHORE_REINDEX, EPOCH);
         usleep(10000);
     }
-    assert_int_equal(number(s, "SELECT count(*) FROM pg_class WHERE relname LIKE 'ready_id%' AND relnamespace = '{s}'::regnamespace"), 1);
+    assert_int_equal(number(s, "SELECT count(*) FROM pg_class WHERE relname LIKE 'ready_id%' AND "
+                               "relnamespace = '{s}'::regnamespace"),
+                     1);
+    done(s);
+}
+
+static void an_index_that_is_large_for_nothing_is_rebuilt(void **state)
+{
+    struct st_pg *s = leader();
+
+    (void)state;
+    if (!kit_pooled()) {
+        kit_exec(s, "INSERT INTO {s}.ready(lane, key, fence, attempt, slot, skips, keyed, id)"
+                    " SELECT 2, i, 0, 0, 16, 0, false, convert_to(lpad(i::text, 480, 'x'), 'UTF8')"
+                    " FROM generate_series(1, 160000) i");
+        kit_exec(s, "DELETE FROM {s}.ready");
+        kit_exec(s, "VACUUM {s}.ready");
+        assert_true(number(s, "SELECT pg_indexes_size('{s}.ready')") > 128 << 20);
+        st_pg_conn_drop(s); /* a session tells what it has done when it ends, at the latest */
+        for (int i = 0; i < 1000 && number(s, "SELECT pg_indexes_size('{s}.ready')") > 1 << 20;
+             i++) {
+            step(s, CHORE_REINDEX, EPOCH); /* not while others are at it: it tries again */
+            usleep(10000);
+        }
+        assert_true(number(s, "SELECT pg_indexes_size('{s}.ready')") < 1 << 20);
+        assert_int_equal(number(s, "SELECT count(*) FROM pg_index WHERE NOT indisvalid"), 0);
+        assert_int_equal(
+            number(s, "SELECT CASE current_setting('lock_timeout') WHEN '0' THEN 1 END"), 1);
+    }
     done(s);
 }
 
@@ -701,6 +770,7 @@ int main(void)
         KIT_TEST(counts_are_added_up_and_lanes_made_one),
         KIT_TEST(dead_rows_are_vacuumed_where_it_pays),
         KIT_TEST(what_an_interrupted_reindex_left_is_cleared_away),
+        KIT_TEST(an_index_that_is_large_for_nothing_is_rebuilt),
         KIT_TEST(every_chore_has_its_turn),
     };
 
