@@ -111,7 +111,7 @@ def drain_side(lab, side, batch, jobs):
         done, per_s = r["jobs"], r["per_s"]
     if done != jobs:
         sys.exit(f"bench: {side} drained {done} of {jobs} jobs: {r}")
-    return {"per_s": per_s, "cpu_us": us / jobs}
+    return {"per_s": per_s, "cpu_us": us / jobs, "client_cpu_us": r.get("drain_cpu_us_per_job", 0)}
 
 
 def drain_limits(lab, opt):
@@ -143,10 +143,12 @@ def peer_rounds(lab, opt):
     known = peers.peers(set(peers.NAMES))
     opt_peer = argparse.Namespace(jobs=opt.jobs, slow_jobs=max(200, opt.jobs // 20), batch=1000, single=min(2000, opt.jobs // 10),
                                   samples=max(30, opt.samples // 2), repeats=1)
-    rounds = []
+    rounds, used = [], []
     for i in range(opt.repeats):
         say(f"drain beside the peers: round {i + 1} of {opt.repeats}")
-        r = {"stint": drain_side(lab, "stint", 500, opt.jobs)["per_s"]}
+        ours = drain_side(lab, "stint", 500, opt.jobs)
+        used.append((ours["cpu_us"], ours["client_cpu_us"]))
+        r = {"stint": ours["per_s"]}
         for name, peer in known.items():
             r[name] = peers.measure_drain(lab.pg, peer, opt_peer)["drain_per_s"]
         rounds.append(r)
@@ -156,11 +158,13 @@ def peer_rounds(lab, opt):
     ratio = median(r["stint"] / max(v for k, v in r.items() if k != "stint") for r in rounds)
     fastest = max(known, key=lambda name: median(r[name] for r in rounds))
     return {"rounds": rounds, "peers": full, "ratio": ratio, "fastest": fastest,
-            "stint_per_s": median(r["stint"] for r in rounds)}
+            "stint_per_s": median(r["stint"] for r in rounds), "server_cpu_us": median(u[0] for u in used),
+            "client_cpu_us": median(u[1] for u in used)}
 
 
 def peer_text(r):
     return (f"{peers.markdown(r['peers'])}\n\nStint beside them, batches of 500, history kept: {rate(r['stint_per_s'])} jobs/s, "
+            f"{r['server_cpu_us']:.0f} + {r['client_cpu_us']:.0f} us of CPU per job, "
             f"{r['ratio']:.2f} times the fastest in the same round (mostly {r['fastest']}); "
             f"at least {PEER_BAR}: {met(r['ratio'] >= PEER_BAR)}.")
 

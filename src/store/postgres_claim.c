@@ -352,6 +352,14 @@ static void learn(struct st_pg *s, struct plan *p, const PGresult *jobs, const P
 
 /* ---- the operations ----------------------------------------------------------------------------- */
 
+#define CAREFUL_US (10 * ST_SEC) /* an operator's transaction may stay open: not every claim shall wait for it first */
+
+/* Somebody else is at a row that it wants.  Nothing was done. */
+static bool in_the_way(const stint_error *err)
+{
+    return strcmp(err->detail, "55P03") == 0;
+}
+
 /* One claim; settle NULL = alone.  *again as above. */
 static stint_code claim_with(struct st_pg *s, const struct st_pg_args *settle, PGresult **settled, bool careful,
                              const struct st_claim_req *req, struct st_job **out, size_t *n_out, bool *again, stint_error *err)
@@ -387,7 +395,7 @@ static stint_code claim_with(struct st_pg *s, const struct st_pg_args *settle, P
         }
         for (size_t i = first; i < 3; i++)
             PQclear(steps[i].res);
-    } else {
+    } else if (!in_the_way(err)) {
         pthread_mutex_lock(&s->sh->mu);
         st_pg_marks_forget(s->sh);
         pthread_mutex_unlock(&s->sh->mu);
@@ -402,10 +410,12 @@ static stint_code claim_with(struct st_pg *s, const struct st_pg_args *settle, P
 static stint_code claim_once(struct st_pg *s, const struct st_pg_args *settle, PGresult **settled,
                              const struct st_claim_req *req, struct st_job **out, size_t *n_out, bool *again, stint_error *err)
 {
-    const stint_code code = claim_with(s, settle, settled, false, req, out, n_out, again, err);
+    const bool careful = st_clock_mono_us() < s->careful_us;
+    const stint_code code = claim_with(s, settle, settled, careful, req, out, n_out, again, err);
 
-    if (!code || strcmp(err->detail, "55P03") != 0)
+    if (!code || careful || !in_the_way(err))
         return code;
+    s->careful_us = st_clock_mono_us() + CAREFUL_US;
     return claim_with(s, settle, settled, true, req, out, n_out, again, err);
 }
 

@@ -5,7 +5,7 @@
  *     no keys         one statement for all of them; an id that is taken makes it fail, and then:
  *     keys, or ids    one by one on the server, in one transaction: what is there is answered, not added
  *     that may be
- *     there
+ *     there, old ones
  *
  * Those who sleep are woken after the commit, and only if somebody does.
  *
@@ -288,10 +288,25 @@ static void wake_for(struct st_pg *s, const struct st_new_job *jobs, size_t n)
 
 /* ---- the operations -------------------------------------------------------------------------------- */
 
-static bool any_unique(const struct st_new_job *jobs, size_t n)
+/* An id so old that its job, if there is one, may have moved to the slot of what is kept: there the fast way does not
+ * see it. */
+static bool is_old(struct st_slice id, int64_t now_ms)
+{
+    struct st_pg_key key;
+    int64_t ms = 0;
+
+    st_pg_key(id, &key);
+    if (st_pg_slot(&key) == ST_PG_KEPT)
+        return false; /* it belongs there */
+    for (int i = 1; i <= 6; i++)
+        ms = ms << 8 | key.p[i];
+    return ms < now_ms - ST_PG_SLOT_MS;
+}
+
+static bool needs_each(const struct st_new_job *jobs, size_t n, int64_t now_ms)
 {
     for (size_t i = 0; i < n; i++)
-        if (jobs[i].unique != ST_UNIQUE_NONE)
+        if (jobs[i].unique != ST_UNIQUE_NONE || is_old(jobs[i].id, now_ms))
             return true;
     return false;
 }
@@ -300,7 +315,7 @@ stint_code st_pg_enqueue(struct st_store *store, int64_t now_us, const struct st
                          struct st_enqueued *out, stint_error *err)
 {
     struct st_pg *s = st_pg_of(store);
-    bool each = any_unique(jobs, n);
+    bool each = needs_each(jobs, n, st_store_now(store) / ST_MS);
     stint_error local = {0};
     stint_code code = STINT_OK;
 

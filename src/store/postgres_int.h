@@ -215,6 +215,7 @@ struct st_pg {
 
     int64_t next_due_us; /* what the last claim learnt: the next job of its lanes; 0 = none */
     bool next_due_fresh; /* nothing was asked since */
+    int64_t careful_us;  /* CLOCK_MONOTONIC: until then claims step round rows that others are at */
 
     PGconn *tx; /* for transactions of handlers; made when first used */
     bool tx_open; /* by transact_open */

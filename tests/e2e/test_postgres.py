@@ -88,20 +88,29 @@ def test_what_migrate_sql_prints_makes_the_schema(stint, pg):
     assert stint.state(id) == "succeeded"
 
 
-def test_a_worker_refuses_an_older_schema_and_says_the_command(stint, pg):
-    """Also one that is running, until the schema is what it was."""
-    want = stint.json("migrate", "up")["want"]
-    if want == 1:  # there is no older one: as if there were
-        pg.sql("UPDATE {s}.schema_version SET version = -1 WHERE version = 1")
-        assert stint.json("migrate", "status")["have"] == -1
-        pg.sql("UPDATE {s}.schema_version SET version = 1")
-        return
+def test_programs_refuse_an_older_schema_and_say_the_command(stint):
     stint.config({"t": stint.sh("true")})
+    assert stint.json("migrate", "up")["have"] > 1
     assert stint.json("migrate", "down", "--to", "1", "--yes")["have"] == 1
-    for command in (["worker", "--once"], ["enqueue", "t", "{}"], ["job", "list"]):
+    for command in (["worker", "--once"], ["worker"], ["enqueue", "t", "{}"], ["job", "list"]):
         stint.refuses(*command, code=4, says=["schema version 1", "stint migrate up"], json_code="ESTORE")
+    assert stint.json("migrate", "status")["pending"] == list(range(2, stint.json("migrate", "status")["want"] + 1))
     stint("migrate", "up")
     stint.work_off()
+
+
+def test_a_running_worker_waits_for_a_schema_that_it_knows(stint, pg):
+    """What it has open goes on; on a new connection it looks again, and says what is wrong until it is right."""
+    stint.config({"t": stint.sh("true")}, worker={"poll": "200ms"})
+    with stint.worker() as worker:
+        stint.until_state(stint.enqueue("t"), "succeeded")
+        stint("migrate", "down", "--to", "1", "--yes")
+        pg.cluster.terminate()
+        worker.said("store.away")
+        worker.said("stint migrate up")
+        stint("migrate", "up")
+        assert stint.until_state(stint.enqueue("t"), "succeeded")
+        worker.stop()
 
 
 @pytest.mark.parametrize("compat, accepted", [(0, True), (1, False)])

@@ -8,7 +8,7 @@ A producer adds jobs all the time; what it was told is there must be run.  Every
 import collections
 import contextlib
 import json
-import os
+import re
 import signal
 import threading
 import time
@@ -194,11 +194,11 @@ def test_there_are_no_connections_left_for_a_while(stint, pen):
         server.sql("CREATE ROLE app LOGIN; GRANT CREATE ON DATABASE postgres TO app")
         stint.env["STINT_STORE"] = server.url("jobs", user="app")
         trial = Trial(stint, Db(server, "jobs"))
-        with stint.worker(), stint.worker(), Load(stint) as load:
+        with stint.worker(), stint.worker(), Load(stint) as load, server.session() as ours:
             trial.warm_up(load)
             deadline = time.monotonic() + 4
             while time.monotonic() < deadline:  # whoever loses a connection finds its place taken
-                server.terminate()
+                ours("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'stint'")
                 with contextlib.suppress(SqlError):
                     while True:
                         hogs.append(server.session(user="app"))
@@ -300,6 +300,25 @@ def test_an_enqueue_whose_outcome_stays_unknown_can_be_repeated(stint, pg, proxy
 
 
 @pytest.mark.parametrize("how", HOW)
+def test_what_an_operator_does_is_cut_in_the_middle_and_repeated(stint, pg, proxy, how):
+    """Exit code 6 or 0, never a wrong answer; done again it is done."""
+    store = ["--store", pg.url(proxy)]
+    stint.batch([{"type": "t", "id": f"job-{n}"} for n in range(3)])
+    for word, command, states in (("._cancel(", ["job", "cancel"], {"cancelled"}), ("._retry(", ["job", "retry"], {"pending"})):
+        for n in range(3):
+            cut = proxy.cut_next(word, how)
+            assert stint(*command, f"job-{n}", *store, check=None).code in (0, 6)
+            assert cut.done == 1
+            done = stint(*command, f"job-{n}", *store, check=None)
+            assert done.code == 0 or b"already" in done.err or stint.state(f"job-{n}") in states, done
+        assert {stint.state(f"job-{n}") for n in range(3)} == states
+    cut = proxy.cut_next(".paused", how)
+    assert stint("queue", "pause", "default", *store, check=None).code in (0, 6) and cut.done == 1
+    stint("queue", "pause", "default", *store)
+    assert stint.json("queue", "list")["queues"][0]["paused"] is True
+
+
+@pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("what", ["_claim(", "_settle("])
 def test_a_claim_or_an_outcome_is_cut_in_the_middle(trial, stint, pg, proxy, what, how):
     """A claim that nobody heard of is given back; an outcome that may have been written is written again."""
@@ -328,6 +347,50 @@ def test_a_renewal_is_cut_in_the_middle(stint, pg, proxy, how):
         stint.go()
         jobs = [stint.until_state(id, "succeeded") for id in ids]
     assert {job["attempt"] for job in jobs} == {1}, "a lease was lost though there was time to renew it"
+
+
+GATED = """
+    echo $$ >$D/tmp.$STINT_ATTEMPT; mv $D/tmp.$STINT_ATTEMPT $D/started.$STINT_JOB_ID.$STINT_ATTEMPT
+    until [ -e $D/go.$STINT_ATTEMPT ]; do sleep 0.05; done; echo $STINT_ATTEMPT"""
+
+
+def test_an_outcome_that_arrives_when_another_has_the_job_is_refused(stint, pg, proxy):
+    """It was sent in time, and was under way for longer than the lease."""
+    stint.config({"t": stint.sh(GATED, retry={"initial": "1ms"})}, worker=SHORT)
+    id = stint.enqueue("t")
+    late = proxy.cut_next("._settle(", "late")
+    with stint.worker("--store", pg.url(proxy)) as old:
+        stint.until_started(id)
+        (stint.dir / "go.1").touch()
+        until(lambda: late.done, "its outcome to be sent")
+        proxy.hold()
+        with stint.worker():
+            stint.until_started(id, attempt=2)
+            late.arrive()
+            job = stint.show(id)
+            assert (job["state"], job["fence"], job["attempt"]) == ("running", 2, 2)
+            proxy.mend()
+            until(lambda: re.search("outcome_refused|job.lost|job.dropped", old.log), lambda: f"it to hear of it:\n{old.log}")
+            (stint.dir / "go.2").touch()
+            job = stint.until_state(id, "succeeded")
+    assert job["result"] == 2 and [a["outcome"] for a in job["attempts"]] == ["lease_expired", "succeeded"]
+
+
+def test_what_a_late_claim_takes_for_one_who_asks_no_more_is_not_lost(stint, pg, proxy):
+    trial = Trial(stint, pg, SHORT)
+    with stint.worker("--store", pg.url(proxy)) as old:
+        stint.until_state(stint.enqueue("t", "{}", "--id", "first"), "succeeded")
+        late = proxy.cut_next("._claim(", "late")
+        until(lambda: late.done, "its next claim")
+        old.signal(signal.SIGSTOP)
+        stint.enqueue("t", "{}", "--id", "second")
+        late.arrive()
+        assert stint.state("second") in ("running", "claimed"), "nobody but the late claim was there to take it"
+        with stint.worker():
+            until(lambda: stint.state("second") == "succeeded", lambda: f"it to be run:\n{trial.logs()}", SOON)
+        old.signal(signal.SIGCONT)
+        old.stop()
+    trial.check({"first", "second"})
 
 
 # ---- the workers ----

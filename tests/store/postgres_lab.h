@@ -29,14 +29,14 @@ static inline int lab_hex(const char *p)
 /* The server itself: behind a pooler its URL is what listen= says. */
 static inline void lab_direct_url(char *out, size_t size)
 {
-    const char *p = strstr(getenv("STINT_TEST_PG"), "&listen=");
+    const char *p = getenv("STINT_TEST_PG");
     size_t n = 0;
 
-    if (!p) {
-        snprintf(out, size, "%s", getenv("STINT_TEST_PG"));
+    if (!kit_pooled()) {
+        snprintf(out, size, "%s", p);
         return;
     }
-    for (p += 8; *p && *p != '&' && n + 1 < size; p++) {
+    for (p = strstr(p, "&listen=") + 8; *p && *p != '&' && n + 1 < size; p++) {
         out[n++] = *p == '%' ? (char)lab_hex(p + 1) : *p;
         p += *p == '%' ? 2 : 0;
     }

@@ -334,19 +334,21 @@ static size_t take(struct st_store *s, size_t n)
     return got;
 }
 
+static struct st_new_job job(const char *id)
+{
+    return (struct st_new_job){
+        .id = S(id), .type = S("t"), .queue = S("q"), .payload = S("{}"), .max_attempts = -1, .timeout_us = -1};
+}
+
 static void add_later(struct st_store *s, int64_t delay_us)
 {
     char id[ST_ID_MAX + 1];
     struct st_enqueued out;
-    struct st_new_job j = {.type = S("t"),
-                           .queue = S("q"),
-                           .payload = S("{}"),
-                           .max_attempts = -1,
-                           .timeout_us = -1,
-                           .delay_us = delay_us};
+    struct st_new_job j;
 
     st_id_new(id);
-    j.id = S(id);
+    j = job(id);
+    j.delay_us = delay_us;
     OK(st_store_enqueue(s, 0, &j, 1, &out, NULL));
 }
 
@@ -502,7 +504,10 @@ struct taken {
 
 static struct harness {
     atomic_bool stop;
-    unsigned seeds[PRODUCERS];
+    struct producer {
+        struct st_store *s;
+        unsigned seed;
+    } producers[PRODUCERS];
     struct made *made;
     atomic_int n_made;
     atomic_int failed;
@@ -513,13 +518,31 @@ static struct harness {
     size_t most_exceptions;
 } h;
 
-static bool add_raw(PGconn *c, const char *id)
+/* In the transaction that is open on c. */
+static bool add_in(struct st_store *s, PGconn *c, const char *id)
 {
-    char sql[320];
+    const struct st_new_job j = job(id);
+    struct st_enqueued out;
 
-    snprintf(sql, sizeof(sql),
-             "SELECT _enqueue_one(0, 'q', 't', 0, _key('%s'), 0, 0, NULL, NULL, '{}', NULL, 0::int2, NULL, 0)", id);
-    return lab_try(c, sql);
+    return st_store_enqueue_tx(s, c, 0, &j, 1, &out, NULL) == STINT_OK;
+}
+
+/* All at once. */
+static void add_many(struct st_store *s, size_t n)
+{
+    struct st_new_job *jobs = calloc(n, sizeof(*jobs));
+    struct st_enqueued *out = calloc(n, sizeof(*out));
+    char(*ids)[ST_ID_MAX + 1] = calloc(n, sizeof(*ids));
+
+    assert_true(jobs && out && ids);
+    for (size_t i = 0; i < n; i++) {
+        st_id_new(ids[i]);
+        jobs[i] = job(ids[i]);
+    }
+    OK(st_store_enqueue(s, 0, jobs, n, out, NULL));
+    free(jobs);
+    free(out);
+    free(ids);
 }
 
 /* 0-3 ms, one in fifty up to 300 ms. */
@@ -530,7 +553,8 @@ static useconds_t pause_us(unsigned *seed)
 
 static void produce(void *arg)
 {
-    unsigned *seed = arg;
+    struct producer *p = arg;
+    unsigned *seed = &p->seed;
     PGconn *c = lab_try_connect();
 
     while (c && !atomic_load(&h.stop) && !atomic_load(&lab_over)) {
@@ -543,7 +567,7 @@ static void produce(void *arg)
             ok = ok && lab_try(c, "SELECT pg_current_xact_id()");
             usleep(pause_us(seed));
         }
-        ok = ok && add_raw(c, m.id);
+        ok = ok && add_in(p->s, c, m.id);
         usleep(pause_us(seed));
         ok = ok && lab_try(c, "COMMIT");
         m.visible_us = st_clock_mono_us();
@@ -655,14 +679,17 @@ static void produce_and_claim(struct st_store *s, int64_t us)
 
     atomic_store(&h.stop, false);
     for (int i = 0; i < PRODUCERS; i++) {
-        h.seeds[i] = (unsigned)(i + 1 + atomic_load(&h.n_made));
-        racers[i] = lab_start(produce, &h.seeds[i]);
+        h.producers[i].s = lab_store("producer");
+        h.producers[i].seed = (unsigned)(i + 1 + atomic_load(&h.n_made));
+        racers[i] = lab_start(produce, &h.producers[i]);
     }
     while (st_clock_mono_us() < end && atomic_load(&h.n_made) < JOBS_MAX / 2)
         harness_claim(s);
     atomic_store(&h.stop, true);
-    for (int i = 0; i < PRODUCERS; i++)
+    for (int i = 0; i < PRODUCERS; i++) {
         lab_join(racers[i]);
+        st_store_close(h.producers[i].s);
+    }
 }
 
 /* No claim may find nothing and leave something. */
@@ -730,14 +757,11 @@ static void a_writer_open_for_long_is_waited_for_by_nobody_and_not_forgotten(voi
     own = &h.made[atomic_fetch_add(&h.n_made, 1)];
     st_id_new(own->id);
     lab_exec(writer, "BEGIN");
-    assert_true(add_raw(writer, own->id));
+    assert_true(add_in(s, writer, own->id));
     key = lab_int(writer, "SELECT max(key) FROM ready");
     if (prepared)
         lab_execf(writer, "PREPARE TRANSACTION '%s'", kit_schema);
-    lab_execf(c,
-              "SELECT _enqueue_one(0, 'q', 't', 0, _key(gen_random_uuid()::text), 0, 0, NULL, NULL, '{}', NULL, 0::int2, NULL, 0)"
-              " FROM generate_series(1, %d)",
-              WINDOW + 200);
+    add_many(s, WINDOW + 200);
     while (harness_claim(s) > 0)
         ;
     assert_true(h.most_exceptions > 0); /* it was set aside, */
@@ -778,7 +802,7 @@ static void the_tail_does_not_pass_a_real_writer_that_no_list_names(void **state
         add_later(s, 50 * ST_MS);
         st_id_new(id);
         lab_exec(writer, "BEGIN");
-        assert_true(add_raw(writer, id));
+        assert_true(add_in(s, writer, id));
         key = lab_intf(writer, "SELECT key FROM ready WHERE id = _key('%s')", id);
         while (take(s, 5) == 0)
             usleep(1000);

@@ -758,20 +758,34 @@ static void a_job_that_is_just_being_stolen_is_in_one_group(void)
     assert_int_equal(lab_int(watch, "SELECT count(*) FROM grp"), 0);
 }
 
-/* By the real clock, with marks: the tail must not pass what was skipped. */
-static void a_waiting_job_that_somebody_is_at_is_taken_later(void)
+static void add_now(size_t i)
 {
-    PGconn *other = lab_connect();
+    struct st_new_job j = {
+        .type = S("t"), .queue = S("q"), .payload = S("{}"), .max_attempts = -1, .timeout_us = -1};
     struct st_enqueued out;
 
-    for (size_t i = 0; i < 3; i++) {
-        struct st_new_job j = {
-            .type = S("t"), .queue = S("q"), .payload = S("{}"), .max_attempts = -1, .timeout_us = -1};
+    st_id_new(ids[i]);
+    j.id = S(ids[i]);
+    OK(st_store_enqueue(us, 0, &j, 1, &out, NULL));
+}
 
-        st_id_new(ids[i]);
-        j.id = S(ids[i]);
-        OK(st_store_enqueue(us, 0, &j, 1, &out, NULL));
+/* By the real clock, with marks: the tail must not pass what was skipped.  Only the first claim waits before it steps round,
+ * and none of them forgets how far it had come. */
+static void a_waiting_job_that_somebody_is_at_is_taken_later(void)
+{
+    const struct st_pg_lane *lane = NULL;
+    PGconn *other = lab_connect();
+    int64_t tail;
+
+    while (!lane || lane->tail.key == INT64_MIN) { /* others on this server may hold it for a while */
+        add_now(0);
+        assert_int_equal(claim_as(us, "w1", 0, jobs, 1), 1);
+        st_job_free(jobs[0]);
+        lane = st_pg_lane_by_id(st_pg_of(us)->sh, st_pg_lane_id(S("q"), S("t"), 0));
     }
+    for (size_t i = 0; i < 3; i++)
+        add_now(i);
+    tail = lane->tail.key;
     lab_impatient(watch);
     lab_exec(other, "BEGIN");
     lab_execf(other, "DELETE FROM ready WHERE id = _key('%s')", ids[0]); /* as a cancel does */
@@ -779,8 +793,10 @@ static void a_waiting_job_that_somebody_is_at_is_taken_later(void)
     assert_string_equal(jobs[0]->id, ids[1]);
     assert_int_equal(claim_as(us, "w1", 0, jobs + 1, 1), 1);
     assert_string_equal(jobs[1]->id, ids[2]);
-    for (int i = 0; i < 3; i++)
-        assert_int_equal(claim_as(us, "w1", 0, jobs + 2, 1), 0);
+    assert_int_equal(claim_as(us, "w1", 0, jobs + 2, 1), 0);
+    assert_true(st_pg_of(us)->careful_us > st_clock_mono_us());
+    assert_true(lane->tail.key >= tail);
+    assert_true(lane->tail.key <= lab_intf(watch, "SELECT key FROM ready WHERE id = _key('%s')", ids[0]));
     lab_exec(other, "ROLLBACK");
     assert_int_equal(claim_as(us, "w1", 0, jobs + 2, 1), 1);
     assert_string_equal(jobs[2]->id, ids[0]);
@@ -986,6 +1002,7 @@ static void a_storm_leaves_each_job_in_one_place(void)
 
     memset(stormers, 0, sizeof(stormers));
     atomic_store(&storm_over, false);
+    lab_impatient(watch); /* as they are: shorter than the server takes to find a circle */
     for (int i = 0; i < 16; i++)
         add();
     for (int i = 0; i < 5; i++) {
@@ -1079,8 +1096,6 @@ static void everything_works_in_a_database_that_is_published(void)
         fail_msg("prune: %s", err.message);
     st_pruned_clear(&pruned);
     OK(st_store_worker_remove(us, LATE, S("w1"), true, 0, 0, NULL));
-    lab_execf(watch, "DROP PUBLICATION %s", kit_schema);
-    lab_exec(watch, "DELETE FROM entry; DELETE FROM ended; DELETE FROM ready; DELETE FROM lease; DELETE FROM tally");
 }
 
 /* Two at once find nothing, and one makes it. */
@@ -1171,6 +1186,7 @@ static int end(void **state)
     (void)state;
     lab_end();
     c = lab_connect();
+    lab_execf(c, "SET client_min_messages = error; DROP PUBLICATION IF EXISTS %s", kit_schema);
     lab_exec(c, "DELETE FROM entry; DELETE FROM ended; DELETE FROM ready; DELETE FROM lease; DELETE FROM grp; DELETE FROM tally");
     lab_close(c);
     forget_jobs();

@@ -592,6 +592,31 @@ static void a_prune_goes_on_where_it_was_and_misses_nothing(void **state)
 }
 
 /* A retry that has not been committed yet is nobody's to remove. */
+/* An id may be brought again at any time, also when its job lies where old ones are kept. */
+static void an_old_id_is_found_where_it_is_kept(void **state)
+{
+    struct st_pg *s = leader();
+    struct old o;
+
+    (void)state;
+    add(s, &o, then_us);
+    kit_exec(s, "UPDATE {s}.entry SET slot = 16");
+    {
+        const struct st_new_job job = {.id = st_slice_cstr(o.id),
+                                       .type = st_slice_cstr("mail"),
+                                       .queue = st_slice_cstr("default"),
+                                       .payload = st_slice_cstr("{}"),
+                                       .max_attempts = -1,
+                                       .timeout_us = -1};
+        struct st_enqueued out;
+
+        st_store_enqueue(&s->base, 0, &job, 1, &out, &kit_err); /* as before, or refused if it was another: never a second one */
+    }
+    assert_int_equal(number(s, "SELECT count(*) FROM {s}.entry"), 1);
+    assert_int_equal(number(s, "SELECT count(*) FROM {s}.ready"), 1);
+    done(s);
+}
+
 static void a_job_that_is_being_revived_is_not_removed(void **state)
 {
     struct st_pg *s = leader();
@@ -767,6 +792,7 @@ int main(void)
         KIT_TEST(of_a_long_history_a_leader_prunes_only_what_the_ring_leaves),
         KIT_TEST(a_prune_goes_on_where_it_was_and_misses_nothing),
         KIT_TEST(a_job_that_is_being_revived_is_not_removed),
+        KIT_TEST(an_old_id_is_found_where_it_is_kept),
         KIT_TEST(counts_are_added_up_and_lanes_made_one),
         KIT_TEST(dead_rows_are_vacuumed_where_it_pays),
         KIT_TEST(what_an_interrupted_reindex_left_is_cleared_away),
