@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 SETTINGS = {
@@ -111,9 +112,22 @@ class Server:
         """What the last measurement left to write is written, so that the next does not pay for it."""
         self.sql("CHECKPOINT")
 
+    def clients(self, pid):
+        """Are there connections, or processes that have ended and are not yet counted?"""
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            with contextlib.suppress(OSError):
+                title = Path(f"/proc/{child}/cmdline").read_bytes()
+                if not title or b"[local]" in title:
+                    return True
+        return False
+
     def children_us(self):
-        """CPU that the server's processes have used, those that have ended."""
+        """CPU that the server's processes have used, those that have ended; waits for connections to end."""
         pid = int((self.data / "postmaster.pid").read_text().splitlines()[0])
+        for _ in range(300):
+            if not self.clients(pid):
+                break
+            time.sleep(0.01)
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[13]) + int(fields[14])) * 1e6 / os.sysconf("SC_CLK_TCK")
 

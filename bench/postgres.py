@@ -18,7 +18,6 @@ Takes the programs from a build made by bench/run.  The report goes to standard 
 import argparse
 import json
 import sys
-import time
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
@@ -94,7 +93,6 @@ class Lab:
         """What call() returns, and the microseconds of CPU that the server's processes took, those that have ended."""
         before = self.pg.children_us()
         out = call()
-        time.sleep(0.1)
         return out, self.pg.children_us() - before
 
 

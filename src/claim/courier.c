@@ -68,6 +68,7 @@ struct st_courier {
     size_t n_batch;
     struct st_tries tries;
     bool away;
+    stint_code away_code; /* why, as last told */
 };
 
 /* ---- the loop's side ------------------------------------------------------------- */
@@ -218,11 +219,15 @@ static bool pause_before_retry(struct st_courier *c)
 
 static void note_away(struct st_courier *c, const stint_error *err)
 {
-    if (!c->away) {
+    const bool passing = err->code == STINT_EAGAIN || err->code == STINT_EUNKNOWN;
+
+    /* it may be away first, and then want an operator */
+    if (!c->away || (!passing && c->away_code != err->code)) {
         st_log(ST_LOG_WARN, "store.away", ST_FE(err), ST_F("remedy", err->remedy));
         st_observe_worker(c->observer, STINT_EVENT_WORKER_ERROR, err);
     }
     c->away = true;
+    c->away_code = err->code;
     pthread_mutex_lock(&c->mutex);
     c->news.away = true;
     c->news.error = *err;

@@ -58,8 +58,12 @@ struct pg_conn *stint_pq_tx(stint_tx *tx)
 stint_code stint_pq_enqueue(stint *st, struct pg_conn *conn, const stint_job *jobs, size_t n,
                             stint_enqueued *out, stint_error *err)
 {
-    struct st_tx tx = {.store = st->store, .conn = conn};
+    stint_code rc = st_lib_usable(st, err);
+    struct st_tx tx = {.conn = conn};
 
+    if (rc != STINT_OK)
+        return rc;
+    tx.store = st->store;
     if (!is_postgres(st->store))
         return st_fail(err, STINT_EINVAL, "a PostgreSQL connection is of no use to the %s store",
                        st->store->ops->name);

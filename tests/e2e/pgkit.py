@@ -352,6 +352,12 @@ class Db:
             self.sql('SET client_min_messages = warning; DROP SCHEMA IF EXISTS "{s}" CASCADE')
 
 
+def answers(path):
+    """Does somebody listen on this unix socket?  It is there a moment before that."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
+
+
 class PgBouncer(Where):
     """The pooler of a server, on a unix socket."""
 
@@ -365,7 +371,7 @@ class PgBouncer(Where):
         with open(self.top / "log", "wb") as log:
             self.process = subprocess.Popen([program, "-q", str(ini)], cwd="/", env=clean_env(), stdin=subprocess.DEVNULL,
                                             stdout=log, stderr=log, start_new_session=True, **pen.who)
-        until(lambda: (self.top / f".s.PGSQL.{self.port}").exists(), lambda: f"pgbouncer to start: {tail(self.top / 'log')}")
+        until(lambda: answers(self.top / f".s.PGSQL.{self.port}"), lambda: f"pgbouncer to start: {tail(self.top / 'log')}")
 
     def close(self):
         self.process.kill()
@@ -419,6 +425,7 @@ class Link:
         self.deaf = None       # the cut whose answer is thrown away, up to its end
 
     def run(self):
+        self.proxy.wait_open(self)
         try:
             self.server.connect(self.proxy.far[1])
         except OSError:

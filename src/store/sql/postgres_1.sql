@@ -677,6 +677,17 @@ BEGIN
         CROSS JOIN LATERAL (SELECT l.* FROM lease l WHERE l.id = u.id AND l.gid = g.gid LIMIT 1) l WHERE g.worker = p_worker;
 END $f$;
 
+-- What a worker holds and was asked to stop.
+CREATE FUNCTION {s}._flagged(p_worker text, p_max int8) RETURNS TABLE (id bytea)
+LANGUAGE plpgsql STABLE SET search_path = {s}, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_material = off SET plan_cache_mode = force_generic_plan
+SET jit = off AS $f$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY SELECT l.id FROM lease l WHERE l.cancel
+        AND (SELECT g.worker FROM grp g WHERE g.gid = l.gid) = p_worker ORDER BY l.id LIMIT p_max;
+END $f$;
+
 -- ---- by id ------------------------------------------------------------------------------------
 
 -- Where a job is.  state NULL: it is between two places, look again.  No row: unknown.
