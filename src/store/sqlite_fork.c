@@ -126,8 +126,8 @@ static void in_child(void)
         last = &(*last)->next;
     *last = conns;
     conns = NULL;
-    pthread_mutex_init(&mu, NULL);
     st_cond_init(&moved);
+    pthread_mutex_unlock(&mu); /* the forking thread's, and so this one's */
     st_sq_registry_forget();
 }
 
