@@ -368,6 +368,52 @@ static void two_retries_of_a_job_put_it_back_once(void)
     }
 }
 
+static void discard(void *arg)
+{
+    struct act *a = arg;
+    const struct st_slice id = S(ids[a->job]);
+    struct st_pruned out = {0};
+
+    a->code = st_store_discard(a->s, &id, 1, &a->verdict, &out, &a->err);
+    st_pruned_clear(&out);
+}
+
+/* It looks at how the job ended; but that was an earlier time, the job runs again, and has ended otherwise when it comes to act.
+ * Else a job that has succeeded would run once more, and under a fence that was given out before. */
+static void an_operator_who_looked_before_the_job_ended_again_changes_nothing(void)
+{
+    static void (*const acts[])(void *arg) = {retry, discard};
+
+    for (size_t i = 0; i < 2; i++) {
+        PGconn *other = lab_connect();
+        struct lab_racer *r;
+
+        hold_jobs(1);
+        act_set(&second, us, "w1", 0);
+        second.outcome = ST_OUT_CANCELLED;
+        finish(&second);
+        now_do(retry, us, 0);
+        OK(second.verdict);
+        st_job_free(jobs[0]);
+        assert_int_equal(claim_as(us, "w1", LATE, jobs, 1), 1);
+        assert_int_equal(jobs[0]->fence, 2);
+        lab_exec(other, "BEGIN");
+        lab_execf(other, "SELECT FROM ended WHERE id = _key('%s') FOR UPDATE", ids[0]);
+        act_set(&first, them, "w2", 0);
+        r = lab_start(acts[i], &first);
+        lab_until_waits(r, watch, "them");
+        now_do(finish, us, 0);
+        OK(second.verdict);
+        lab_exec(other, "COMMIT");
+        lab_join(r);
+        OK(first.code);
+        assert_int_equal(first.verdict, STINT_ESTATE);
+        assert_int_equal(state_of(0), ST_SUCCEEDED);
+        assert_int_equal(fence_of(0), 2);
+        lab_close(other);
+    }
+}
+
 /* ---- acquire -------------------------------------------------------------------------------------- */
 
 static void a_job_that_is_just_being_finished_cannot_be_taken(void)
@@ -1209,6 +1255,7 @@ int main(int argc, char **argv)
         RACE(what_a_cancel_came_before_is_not_put_back),
         RACE(two_cancels_of_a_running_job_ask_once),
         RACE(two_retries_of_a_job_put_it_back_once),
+        RACE(an_operator_who_looked_before_the_job_ended_again_changes_nothing),
         RACE(a_job_that_is_just_being_finished_cannot_be_taken),
         RACE(who_finishes_what_is_just_being_taken_has_lost),
         RACE(two_who_acquire_one_job_are_told_apart),

@@ -429,8 +429,9 @@ BEGIN
                 INTO v_lane, v_from, v_from_id, v_rule
                 FROM unnest(p_lane[i:j], p_from[i:j], p_from_id[i:j], p_rule[i:j]) WITH ORDINALITY u(lane, k, i, rule, o)
                 WHERE v_max[u.rule] > 0 AND (v_paused IS NULL OR u.lane & -2 <> ALL (v_paused))
-                AND EXISTS (SELECT FROM ready x WHERE x.lane = u.lane AND (x.key, x.id) >= (u.k, u.i)
-                    AND x.key <= v_last ORDER BY x.lane, x.key, x.id LIMIT 1);
+                -- not EXISTS, which the planner may turn into a join with all that is there
+                AND (SELECT 1 FROM ready x WHERE x.lane = u.lane AND (x.key, x.id) >= (u.k, u.i)
+                    AND x.key <= v_last ORDER BY x.lane, x.key, x.id LIMIT 1) IS NOT NULL;
             EXIT WHEN v_lane IS NULL;
             IF cardinality(v_lane) = 1 THEN
                 v_m := least(p_n - v_taken, v_max[v_rule[1]]);
@@ -527,6 +528,9 @@ END $f$;
 
 -- ---- the end of an attempt ---------------------------------------------------------------------
 
+-- `= ANY (ARRAY[x])` below: a plain equality would let the planner read the whole index of a table that it believes to be
+-- empty and compare each row with each, once the table was vacuumed.
+
 -- Every way a held job leaves its holder.  p_outcome: 0 succeeded 1 retry 2 failed 3 cancelled 4 released;
 -- 5 6 7 its lease expired: retry, failed, given back; 8 given back, nothing is written down.
 -- p_delay: from now; below 0 = its due time stays.  p_ago: it started so long ago; NULL = never, or the lease knows.
@@ -552,14 +556,14 @@ BEGIN
     v_now := coalesce(nullif(p_now, 0), v_clock);
     IF p_guard IS NOT NULL THEN
         SELECT array_agg(x.id) INTO v_free FROM (SELECT l.id FROM unnest(p_id, p_fence) u(id, fence)
-            JOIN lease l ON l.id = u.id WHERE l.fence = u.fence AND l.until <= p_guard FOR UPDATE OF l SKIP LOCKED) x;
+            JOIN lease l ON l.id = ANY (ARRAY[u.id]) WHERE l.fence = u.fence AND l.until <= p_guard FOR UPDATE OF l SKIP LOCKED) x;
     END IF;
     RETURN QUERY
     WITH d AS MATERIALIZED (
         DELETE FROM lease l USING unnest(p_id, p_fence, p_outcome, p_delay, p_ago, p_kind, p_message, p_exit, p_signal, p_rss,
                 p_log, p_tail, p_result, p_ref) WITH ORDINALITY
                 u(id, fence, outcome, delay, ago, kind, message, exit, signal, rss, log, tail, result, ref, ord)
-        WHERE l.id = u.id AND l.fence = u.fence AND (p_guard IS NULL OR l.id = ANY (v_free))
+        WHERE l.id = ANY (ARRAY[u.id]) AND l.fence = u.fence AND (p_guard IS NULL OR l.id = ANY (v_free))
         RETURNING u.ord, u.id, u.fence, u.outcome, u.delay, u.kind, u.message, u.exit, u.signal, u.rss, u.log, u.tail,
             u.result, u.ref, l.gid, l.lane, l.attempt, l.slot, l.skips, l.keyed, l.due,
             coalesce(l.started, v_now - u.ago) AS started, l.cancel AND u.outcome NOT IN (0, 2, 3) AS stop),
@@ -581,8 +585,8 @@ BEGIN
             CASE x.outcome WHEN 7 THEN x.skips + 1 WHEN 8 THEN x.skips WHEN 4 THEN CASE WHEN x.started IS NULL THEN x.skips ELSE 0 END
                 ELSE 0 END, x.keyed, x.id
         FROM x WHERE x.state = 1),
-    k AS (DELETE FROM ukey k USING x WHERE x.keyed AND x.state > 1 AND k.id = x.id AND k.mode = 1),
-    g AS (DELETE FROM grp g USING (SELECT x.gid, count(*) AS n FROM x GROUP BY x.gid) c WHERE g.gid = c.gid AND g.n = c.n),
+    k AS (DELETE FROM ukey k USING x WHERE x.keyed AND x.state > 1 AND k.id = ANY (ARRAY[x.id]) AND k.mode = 1),
+    g AS (DELETE FROM grp g USING (SELECT x.gid, count(*) AS n FROM x GROUP BY x.gid) c WHERE g.gid = ANY (ARRAY[c.gid]) AND g.n = c.n),
     t AS (INSERT INTO tally(lane, waiting, succeeded, failed, cancelled)
         SELECT x.lane, count(*) FILTER (WHERE x.state = 1), count(*) FILTER (WHERE x.state = 4),
             count(*) FILTER (WHERE x.state = 5), count(*) FILTER (WHERE x.state = 6) FROM x GROUP BY x.lane)
@@ -616,13 +620,13 @@ DECLARE
     v_free bytea[];
 BEGIN
     SELECT array_agg(x.id) INTO v_free FROM (SELECT l.id FROM unnest(p_id, p_fence) u(id, fence)
-        JOIN lease l ON l.id = u.id WHERE l.fence = u.fence FOR NO KEY UPDATE OF l SKIP LOCKED) x;
+        JOIN lease l ON l.id = ANY (ARRAY[u.id]) WHERE l.fence = u.fence FOR NO KEY UPDATE OF l SKIP LOCKED) x;
     UPDATE lease l SET until = v_now + u.lease, started = coalesce(l.started, v_now - u.ago),
             progress = coalesce(u.progress, l.progress)
         FROM unnest(p_id, p_fence, p_lease, p_ago, p_progress) u(id, fence, lease, ago, progress)
-        WHERE l.id = u.id AND l.fence = u.fence AND l.id = ANY (v_free);
+        WHERE l.id = ANY (ARRAY[u.id]) AND l.fence = u.fence AND l.id = ANY (v_free);
     RETURN QUERY SELECT u.ord, l.cancel, coalesce(l.id = ANY (v_free), false)
-        FROM unnest(p_id, p_fence) WITH ORDINALITY u(id, fence, ord) JOIN lease l ON l.id = u.id WHERE l.fence = u.fence;
+        FROM unnest(p_id, p_fence) WITH ORDINALITY u(id, fence, ord) JOIN lease l ON l.id = ANY (ARRAY[u.id]) WHERE l.fence = u.fence;
 END $f$;
 
 -- Held jobs whose lease has ended, oldest first, but not those of p_me.
@@ -830,11 +834,14 @@ BEGIN
             RETURN NEXT;
             CONTINUE;
         END IF;
-        -- the row that says how it ended is the lock: two of these go one after the other
+        -- the row that says how it ended is the lock: two of these go one after the other.  Only what is seen after it is had
+        -- counts: the job may have run again meanwhile, and this may not be its end any more
         SELECT d.state, d.fence, d.part, d.slot INTO d FROM ended d WHERE d.id = u.id AND d.slot IN (_home(u.id), 16)
             ORDER BY d.fence DESC, d.part DESC LIMIT 1 FOR UPDATE;
         IF NOT FOUND OR d.state NOT IN (5, 6) OR EXISTS (SELECT FROM ready r WHERE r.id = u.id)
-            OR EXISTS (SELECT FROM lease l WHERE l.id = u.id) THEN
+            OR EXISTS (SELECT FROM lease l WHERE l.id = u.id)
+            OR EXISTS (SELECT FROM ended x WHERE x.id = u.id AND x.slot IN (_home(u.id), 16)
+                AND (x.fence, x.part) > (d.fence, d.part)) THEN
             verdict := 2;
             RETURN NEXT;
             CONTINUE;
@@ -883,10 +890,12 @@ BEGIN
             RETURN NEXT;
             CONTINUE;
         END IF;
-        SELECT d.state, d.fence INTO d FROM ended d WHERE d.id = u.id AND d.slot IN (_home(u.id), 16)
+        SELECT d.state, d.fence, d.part INTO d FROM ended d WHERE d.id = u.id AND d.slot IN (_home(u.id), 16)
             ORDER BY d.fence DESC, d.part DESC LIMIT 1 FOR UPDATE;
         IF NOT FOUND OR d.state < 4 OR EXISTS (SELECT FROM ready r WHERE r.id = u.id)
-            OR EXISTS (SELECT FROM lease l WHERE l.id = u.id) THEN
+            OR EXISTS (SELECT FROM lease l WHERE l.id = u.id)
+            OR EXISTS (SELECT FROM ended x WHERE x.id = u.id AND x.slot IN (_home(u.id), 16)
+                AND (x.fence, x.part) > (d.fence, d.part)) THEN
             verdict := 2;
             RETURN NEXT;
             CONTINUE;
