@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_atomic.c - PostgreSQL: one transaction for a whole attempt, and jobs in the application's own.
+ * test_atomic.c - PostgreSQL: one transaction for a whole attempt, and jobs in the application's
+ * own.
  *
- * The application's table, `ledger`, lies in the schema of the store.  Needs a server: scripts/pg-test.
+ * The application's table, `ledger`, lies in the schema of the store.  Needs a server:
+ * scripts/pg-test.
  */
 #include <libpq-fe.h>
 #include <sys/wait.h>
@@ -53,7 +55,8 @@ static PGconn *connect_direct(const char *schema)
     }
     c = PQconnectdb(url);
     assert_int_equal(PQstatus(c), CONNECTION_OK);
-    snprintf(sql, sizeof(sql), "SET search_path = %s, public; SET client_min_messages = error", schema);
+    snprintf(sql, sizeof(sql), "SET search_path = %s, public; SET client_min_messages = error",
+             schema);
     PQclear(PQexec(c, sql));
     return c;
 }
@@ -94,7 +97,8 @@ static bool is_there(struct bank *b, const char *id)
     return rc == STINT_OK;
 }
 
-/* ---- a bank ------------------------------------------------------------------------------------ */
+/* ---- a bank ------------------------------------------------------------------------------------
+ */
 
 static stint_code handle(stint_attempt *a, void *arg)
 {
@@ -179,13 +183,15 @@ static void bank_run(struct bank *b, stint_code (*act)(stint_attempt *a, struct 
         fail_msg("%s", err.message);
 }
 
-/* ---- in the transaction ------------------------------------------------------------------------ */
+/* ---- in the transaction ------------------------------------------------------------------------
+ */
 
 static stint_code pay(stint_attempt *a, stint_tx *tx, void *arg)
 {
     struct bank *b = arg;
     const char *id[1] = {stint_attempt_id(a)};
-    PGresult *r = PQexecParams(stint_pq_tx(tx), "SELECT pg_backend_pid()", 0, NULL, NULL, NULL, NULL, 0);
+    PGresult *r =
+        PQexecParams(stint_pq_tx(tx), "SELECT pg_backend_pid()", 0, NULL, NULL, NULL, NULL, 0);
     char text[96];
 
     b->pid = atoi(PQgetvalue(r, 0, 0));
@@ -240,7 +246,8 @@ static void look(struct bank *b)
     PQfinish(c);
 }
 
-/* ---- success ------------------------------------------------------------------------------------- */
+/* ---- success
+ * ------------------------------------------------------------------------------------- */
 
 static stint_code work(stint_attempt *a, struct bank *b)
 {
@@ -318,7 +325,8 @@ static void a_failure_can_be_committed_with_what_was_written(void **state)
     bank_close(&b);
 }
 
-/* ---- anything else -------------------------------------------------------------------------------- */
+/* ---- anything else
+ * -------------------------------------------------------------------------------- */
 
 static stint_code work_in_vain(stint_attempt *a, struct bank *b)
 {
@@ -426,7 +434,8 @@ static void a_cancelled_attempt_commits_nothing(void **state)
     bank_close(&b);
 }
 
-/* ---- others ------------------------------------------------------------------------------------------ */
+/* ---- others
+ * ------------------------------------------------------------------------------------------ */
 
 static stint_code until_told(stint_attempt *a, struct bank *b)
 {
@@ -475,7 +484,9 @@ static void nobody_can_take_the_job_while_the_transaction_is_open(void **state)
     OK(stint_worker_start(b.w, NULL));
     UNTIL(atomic_load(&b.go) == 1);
     req.now_us = st_store_now(b.k.store) + ST_HOUR;
-    assert_int_equal(st_store_acquire(b.k.store, st_slice_cstr(b.job.id), &req, &stolen, &why, NULL), STINT_EAGAIN);
+    assert_int_equal(
+        st_store_acquire(b.k.store, st_slice_cstr(b.job.id), &req, &stolen, &why, NULL),
+        STINT_EAGAIN);
     OK(st_store_reap(b.k.store, req.now_us, st_slice_cstr("thief"), reaped, 4, &n, NULL));
     assert_int_equal(n, 0);
     atomic_store(&b.go, 2);
@@ -589,7 +600,8 @@ static void every_slot_has_a_transaction_of_its_own(void **state)
     bank_close(&b);
 }
 
-/* ---- how it may be used -------------------------------------------------------------------------------- */
+/* ---- how it may be used
+ * -------------------------------------------------------------------------------- */
 
 static stint_code begin_twice(stint_attempt *a, struct bank *b)
 {
@@ -688,7 +700,9 @@ static void staged_is_two_transactions_here_too(void **state)
     bank_close(&b);
 }
 
-/* ---- jobs ------------------------------------------------------------------------------------------------ */
+/* ---- jobs
+ * ------------------------------------------------------------------------------------------------
+ */
 
 static stint_code follow(stint_attempt *a, struct bank *b)
 {
@@ -721,7 +735,8 @@ static void jobs_added_in_it_exist_if_it_commits(void **state)
     bank_close(&b);
 }
 
-/* ---- the application's own transactions -------------------------------------------------------------------- */
+/* ---- the application's own transactions
+ * -------------------------------------------------------------------- */
 
 static void enqueue_in(struct bank *b, const char *id, stint_code want)
 {
@@ -810,8 +825,8 @@ static void the_application_is_told_what_is_wrong(void **state)
     sql(b.db, "ROLLBACK");
     assert_int_equal(PQsendQuery(b.db, "BEGIN; SELECT pg_sleep(0.2)"), 1);
     enqueue_in(&b, "no-3", STINT_EINVAL); /* busy */
-    while (PQgetResult(b.db))
-        ;
+    for (PGresult *r; (r = PQgetResult(b.db));)
+        PQclear(r);
     sql(b.db, "ROLLBACK");
     sql(b.db, "BEGIN");
     assert_int_equal(PQenterPipelineMode(b.db), 1);
@@ -853,7 +868,9 @@ static void a_handle_from_before_a_fork_is_refused(void **state)
     bank_close(&b);
 }
 
-/* ---- SQLite ------------------------------------------------------------------------------------------------ */
+/* ---- SQLite
+ * ------------------------------------------------------------------------------------------------
+ */
 
 struct small {
     stint_code answer, pq;

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * postgres_lab.h - sessions beside a PostgreSQL store: transactions held open, and knowing who waits for whom.
+ * postgres_lab.h - sessions beside a PostgreSQL store: transactions held open, and knowing who
+ * waits for whom.
  *
- * A session is the server's own, also where the store goes through a pooler.  Its search_path is the test's schema.  What
- * runs in a thread asserts nothing: it keeps what it was told, and the test looks after joining it.
+ * A session is the server's own, also where the store goes through a pooler.  Its search_path is
+ * the test's schema.  What runs in a thread asserts nothing: it keeps what it was told, and the
+ * test looks after joining it.
  */
 #ifndef ST_TESTS_STORE_POSTGRES_LAB_H
 #define ST_TESTS_STORE_POSTGRES_LAB_H
@@ -52,7 +54,8 @@ static inline PGconn *lab_try_connect(void)
 
     lab_direct_url(url, sizeof(url));
     c = PQconnectdb(url);
-    snprintf(sql, sizeof(sql), "SET search_path = %s, public; SET statement_timeout = '60s'", kit_schema);
+    snprintf(sql, sizeof(sql), "SET search_path = %s, public; SET statement_timeout = '60s'",
+             kit_schema);
     r = PQexec(c, sql);
     if (PQresultStatus(r) != PGRES_COMMAND_OK) {
         PQfinish(c);
@@ -62,7 +65,8 @@ static inline PGconn *lab_try_connect(void)
     return c;
 }
 
-/* A session of the test itself: it ends with the test, so that one that failed leaves no locks behind. */
+/* A session of the test itself: it ends with the test, so that one that failed leaves no locks
+ * behind. */
 static PGconn *lab_sessions[16];
 
 static inline PGconn *lab_connect(void)
@@ -117,15 +121,16 @@ static inline int64_t lab_int(PGconn *c, const char *sql)
 }
 
 #define LAB_SQL_MAX 2048
-#define LAB_FORMAT(buf)                                                                                               \
-    do {                                                                                                              \
-        va_list args_;                                                                                                \
-        va_start(args_, format);                                                                                      \
-        vsnprintf(buf, sizeof(buf), format, args_);                                                                   \
-        va_end(args_);                                                                                                \
+#define LAB_FORMAT(buf)                                                                            \
+    do {                                                                                           \
+        va_list args_;                                                                             \
+        va_start(args_, format);                                                                   \
+        vsnprintf(buf, sizeof(buf), format, args_);                                                \
+        va_end(args_);                                                                             \
     } while (0)
 
-__attribute__((format(printf, 2, 3))) static inline int64_t lab_intf(PGconn *c, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static inline int64_t lab_intf(PGconn *c, const char *format,
+                                                                     ...)
 {
     char sql[LAB_SQL_MAX];
 
@@ -133,7 +138,8 @@ __attribute__((format(printf, 2, 3))) static inline int64_t lab_intf(PGconn *c, 
     return lab_int(c, sql);
 }
 
-__attribute__((format(printf, 2, 3))) static inline void lab_execf(PGconn *c, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static inline void lab_execf(PGconn *c, const char *format,
+                                                                   ...)
 {
     char sql[LAB_SQL_MAX];
 
@@ -143,7 +149,8 @@ __attribute__((format(printf, 2, 3))) static inline void lab_execf(PGconn *c, co
 
 /* ---- handles -------------------------------------------------------------------------------- */
 
-/* `process`: handles with the same one share what a process knows; with another they are as two processes. */
+/* `process`: handles with the same one share what a process knows; with another they are as two
+ * processes. */
 static inline struct st_store *lab_store(const char *process)
 {
     struct st_store_open opt = {.timeout_ms = 30000}; /* a loaded machine is not a failure */
@@ -160,11 +167,14 @@ static inline struct st_store *lab_store(const char *process)
 /* The functions give up a lock after a moment: too short where the test has to look first. */
 static inline void lab_lock_timeout(PGconn *c, const char *value)
 {
-    lab_execf(c,
-              "DO $$ DECLARE f regprocedure; BEGIN FOR f IN SELECT p.oid FROM pg_proc p JOIN pg_namespace n"
-              " ON n.oid = p.pronamespace WHERE n.nspname = '%s' AND p.proconfig::text LIKE '%%lock_timeout%%' LOOP"
-              " EXECUTE format('ALTER FUNCTION %%s SET lock_timeout = ''%s''', f); END LOOP; END $$",
-              kit_schema, value);
+    lab_execf(
+        c,
+        "DO $$ DECLARE f regprocedure; BEGIN FOR f IN SELECT p.oid FROM pg_proc p JOIN "
+        "pg_namespace n"
+        " ON n.oid = p.pronamespace WHERE n.nspname = '%s' AND p.proconfig::text LIKE "
+        "'%%lock_timeout%%' LOOP"
+        " EXECUTE format('ALTER FUNCTION %%s SET lock_timeout = ''%s''', f); END LOOP; END $$",
+        kit_schema, value);
 }
 
 static inline void lab_patient(PGconn *c)
@@ -224,7 +234,8 @@ static inline void lab_join(struct lab_racer *r)
 static inline int64_t lab_waiting(PGconn *watch, const char *process)
 {
     return lab_intf(watch,
-                    "SELECT count(*) FROM pg_stat_activity WHERE application_name = '%s-%s' AND wait_event_type = 'Lock'"
+                    "SELECT count(*) FROM pg_stat_activity WHERE application_name = '%s-%s' AND "
+                    "wait_event_type = 'Lock'"
                     " AND cardinality(pg_blocking_pids(pid)) > 0",
                     process, kit_schema);
 }
@@ -242,20 +253,24 @@ static inline void lab_until_waits(const struct lab_racer *r, PGconn *watch, con
     fail_msg("it neither waits nor comes back");
 }
 
-/* ---- stopping a call in the middle --------------------------------------------------------------- */
+/* ---- stopping a call in the middle
+ * --------------------------------------------------------------- */
 
-/* A handle of process "gated" that changes ready or lease comes to a gate before it commits: it has done everything, holds
- * its locks, and nobody sees it yet. */
+/* A handle of process "gated" that changes ready or lease comes to a gate before it commits: it has
+ * done everything, holds its locks, and nobody sees it yet. */
 #define LAB_GATE 4711
 
 static inline void lab_gate_make(PGconn *c)
 {
     lab_exec(c, "CREATE FUNCTION t_gate() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
                 " IF current_setting('application_name') LIKE 'gated-%' THEN"
-                " PERFORM pg_advisory_xact_lock_shared(4711, hashtext(TG_TABLE_SCHEMA)); END IF; RETURN NULL; END $$;"
-                " CREATE CONSTRAINT TRIGGER t_gate AFTER INSERT OR UPDATE OR DELETE ON lease DEFERRABLE INITIALLY DEFERRED"
+                " PERFORM pg_advisory_xact_lock_shared(4711, hashtext(TG_TABLE_SCHEMA)); END IF; "
+                "RETURN NULL; END $$;"
+                " CREATE CONSTRAINT TRIGGER t_gate AFTER INSERT OR UPDATE OR DELETE ON lease "
+                "DEFERRABLE INITIALLY DEFERRED"
                 " FOR EACH ROW EXECUTE FUNCTION t_gate();"
-                " CREATE CONSTRAINT TRIGGER t_gate AFTER INSERT OR DELETE ON ready DEFERRABLE INITIALLY DEFERRED"
+                " CREATE CONSTRAINT TRIGGER t_gate AFTER INSERT OR DELETE ON ready DEFERRABLE "
+                "INITIALLY DEFERRED"
                 " FOR EACH ROW EXECUTE FUNCTION t_gate()");
 }
 
@@ -269,7 +284,8 @@ static inline void lab_gate_open(PGconn *c)
     lab_execf(c, "SELECT pg_advisory_unlock(%d, hashtext('%s'))", LAB_GATE, kit_schema);
 }
 
-/* ---- a test ----------------------------------------------------------------------------------- */
+/* ---- a test -----------------------------------------------------------------------------------
+ */
 
 /* Ends whatever a test, or one that failed, has left running. */
 static inline void lab_end(void)

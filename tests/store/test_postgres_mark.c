@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_postgres_mark.c - how far a process remembers to have claimed: never past what may still come.
+ * test_postgres_mark.c - how far a process remembers to have claimed: never past what may still
+ * come.
  *
- * First with snapshots made up, then on a server: producers that hold their transactions open, a reader that pins the
- * horizon, a writer that stays open, and a claimer that must take everything in order.
+ * First with snapshots made up, then on a server: producers that hold their transactions open, a
+ * reader that pins the horizon, a writer that stays open, and a claimer that must take everything
+ * in order.
  */
 #include "postgres_lab.h"
 
@@ -39,12 +41,14 @@ static struct st_pg_pos pos(int64_t key)
 
 static struct st_pg_seen claim_begins(struct memory *m)
 {
-    return (struct st_pg_seen){.lane = &m->lane, .from = *st_pg_mark_from(&m->lane), .sweeps = m->lane.sweeps};
+    return (struct st_pg_seen){
+        .lane = &m->lane, .from = *st_pg_mark_from(&m->lane), .sweeps = m->lane.sweeps};
 }
 
-/* It has committed: its number, what was open then, the first row still there, and what it took, up to which key. */
-static void claim_ends(struct memory *m, struct st_pg_seen seen, uint64_t xid, const char *snapshot, int64_t first, size_t n,
-                       int64_t mark)
+/* It has committed: its number, what was open then, the first row still there, and what it took, up
+ * to which key. */
+static void claim_ends(struct memory *m, struct st_pg_seen seen, uint64_t xid, const char *snapshot,
+                       int64_t first, size_t n, int64_t mark)
 {
     seen.any_first = first != NOTHING;
     seen.first = pos(first);
@@ -53,7 +57,8 @@ static void claim_ends(struct memory *m, struct st_pg_seen seen, uint64_t xid, c
     st_pg_marks_learn(&m->sh, xid, snapshot, &seen, 1);
 }
 
-static void claim(struct memory *m, uint64_t xid, const char *snapshot, int64_t first, size_t n, int64_t mark)
+static void claim(struct memory *m, uint64_t xid, const char *snapshot, int64_t first, size_t n,
+                  int64_t mark)
 {
     claim_ends(m, claim_begins(m), xid, snapshot, first, n, mark);
 }
@@ -101,8 +106,9 @@ static void a_commit_below_the_mark_is_met_before_the_tail_passes(void **state)
     memory_close(&m);
 }
 
-/* A snapshot's xmax is the last number that has *ended* and one; who began after it is in no list.  The twin of our rule
- * that remembers the snapshot's xmax of a claim and waits until a later xmin has reached it would pass such a writer. */
+/* A snapshot's xmax is the last number that has *ended* and one; who began after it is in no list.
+ * The twin of our rule that remembers the snapshot's xmax of a claim and waits until a later xmin
+ * has reached it would pass such a writer. */
 static bool twin_passes(uint64_t noted_xmax, uint64_t later_xmin)
 {
     return later_xmin >= noted_xmax;
@@ -173,7 +179,8 @@ static void who_stays_open_is_set_aside_only_past_the_window(void **state)
     claim(&m, 106, "90:106:90", NOTHING, 1, 1060); /* the tail goes on without it */
     assert_int_equal(tail(&m), 1050);
     assert_int_equal(begins_at(&m), 1050);
-    claim(&m, 107, "90:107:90,95", NOTHING, 0, 0); /* a number below that was not there before: no exception */
+    claim(&m, 107, "90:107:90,95", NOTHING, 0,
+          0); /* a number below that was not there before: no exception */
     assert_int_equal(tail(&m), 1050);
     memory_close(&m);
 }
@@ -190,7 +197,8 @@ static void when_it_has_ended_the_lane_is_swept_from_where_the_tail_was(void **s
     claim_past(&m, WINDOW + 1, 500);
     claim(&m, 110, "90:110:90", NOTHING, 1, 1100);
     assert_int_equal(tail(&m), 1040);
-    claim(&m, 111, "111:111:", NOTHING, 0, 0); /* it has ended; this claim began at 1040 and could not see what it left */
+    claim(&m, 111, "111:111:", NOTHING, 0,
+          0); /* it has ended; this claim began at 1040 and could not see what it left */
     assert_int_equal(m.lane.n_exceptions, 0);
     assert_true(m.lane.sweeping);
     assert_int_equal(begins_at(&m), 5);
@@ -199,7 +207,8 @@ static void when_it_has_ended_the_lane_is_swept_from_where_the_tail_was(void **s
     assert_int_equal(begins_at(&m), 300);
     claim(&m, 113, "113:113:", 300, 0, 0);
     assert_int_equal(begins_at(&m), 300);
-    claim(&m, 114, "114:114:", 5000, 1, 300); /* the first that is there lies after the tail: over */
+    claim(&m, 114, "114:114:", 5000, 1,
+          300); /* the first that is there lies after the tail: over */
     assert_false(m.lane.sweeping);
     assert_int_equal(tail(&m), 1100);
     assert_int_equal(begins_at(&m), 1100);
@@ -241,7 +250,8 @@ static void a_claim_that_began_before_all_was_forgotten_moves_nothing(void **sta
     early = claim_begins(&m);
     st_pg_marks_forget(&m.sh);
     claim(&m, 103, "102:102:", 10, 1, 60); /* from the beginning: there is a row at 10, locked */
-    claim_ends(&m, early, 102, "104:104:", NOTHING, 0, 0); /* it began at 50, and cannot know of 10 */
+    claim_ends(&m, early, 102, "104:104:", NOTHING, 0,
+               0); /* it began at 50, and cannot know of 10 */
     assert_int_equal(tail(&m), INT64_MIN);
     claim(&m, 104, "105:105:", 10, 0, 0);
     assert_int_equal(tail(&m), 10);
@@ -336,8 +346,12 @@ static size_t take(struct st_store *s, size_t n)
 
 static struct st_new_job job(const char *id)
 {
-    return (struct st_new_job){
-        .id = S(id), .type = S("t"), .queue = S("q"), .payload = S("{}"), .max_attempts = -1, .timeout_us = -1};
+    return (struct st_new_job){.id = S(id),
+                               .type = S("t"),
+                               .queue = S("q"),
+                               .payload = S("{}"),
+                               .max_attempts = -1,
+                               .timeout_us = -1};
 }
 
 static void add_later(struct st_store *s, int64_t delay_us)
@@ -364,9 +378,11 @@ static void plant(PGconn *c)
 
     st_id_new(id);
     lab_execf(c,
-              "INSERT INTO entry(lane, created, due, slot, umode, id, payload) VALUES (_lane('q', 't', 0), 1, 1,"
+              "INSERT INTO entry(lane, created, due, slot, umode, id, payload) VALUES (_lane('q', "
+              "'t', 0), 1, 1,"
               " _home(_key('%s')), 0, _key('%s'), '{}');"
-              " INSERT INTO ready VALUES (_lane('q', 't', 0), 1, 0, 0, _home(_key('%s')), 0, false, _key('%s'))",
+              " INSERT INTO ready VALUES (_lane('q', 't', 0), 1, 0, 0, _home(_key('%s')), 0, "
+              "false, _key('%s'))",
               id, id, id, id);
 }
 
@@ -378,7 +394,8 @@ static struct st_pg_lane *lane_of(struct st_store *s)
     return lane;
 }
 
-/* A store that has claimed so far that its tail has left the beginning.  Others on this server may hold it for a while. */
+/* A store that has claimed so far that its tail has left the beginning.  Others on this server may
+ * hold it for a while. */
 static struct st_store *advanced(void)
 {
     struct st_store *s = lab_store("a");
@@ -625,7 +642,8 @@ static size_t harness_claim(struct st_store *s)
         st_job_free(jobs[i]);
     }
     h.n_claims++;
-    for (size_t i = 0; i < st_pg_of(s)->sh->n_lanes; i++) { /* nobody else uses this handle's process */
+    for (size_t i = 0; i < st_pg_of(s)->sh->n_lanes;
+         i++) { /* nobody else uses this handle's process */
         const size_t e = st_pg_of(s)->sh->lanes[i]->n_exceptions;
 
         h.most_exceptions = e > h.most_exceptions ? e : h.most_exceptions;
@@ -638,7 +656,8 @@ static int by_id(const void *a, const void *b)
     return strcmp(a, b); /* both begin with the id */
 }
 
-/* Jobs that a later one overtook: a claim that began when this one was visible took a later key and left it. */
+/* Jobs that a later one overtook: a claim that began when this one was visible took a later key and
+ * left it. */
 static int overtaken(int64_t *longest_us)
 {
     int n = 0;
@@ -723,7 +742,8 @@ static void no_job_is_overtaken_once_its_commit_is_visible(void **state)
     drain(s, c);
     check_all_taken();
     n = overtaken(&longest);
-    print_message("%d jobs in %d claims, %d overtaken, the longest for %d us; at most %zu transactions set aside\n",
+    print_message("%d jobs in %d claims, %d overtaken, the longest for %d us; at most %zu "
+                  "transactions set aside\n",
                   h.n_taken, h.n_claims, n, (int)longest, h.most_exceptions);
     if (h.most_exceptions == 0) /* else the window was exceeded, and a sweep may come late */
         assert_int_equal(n, 0);
@@ -742,12 +762,14 @@ static bool was_taken(int from, const char *id)
     return found;
 }
 
-/* One that stays open while more than the window is claimed: prepared where the server allows it. */
+/* One that stays open while more than the window is claimed: prepared where the server allows it.
+ */
 static void a_writer_open_for_long_is_waited_for_by_nobody_and_not_forgotten(void **state)
 {
     struct st_store *s = advanced();
     PGconn *c = lab_connect(), *writer = lab_connect(), *reader = pin();
-    const bool prepared = lab_int(c, "SELECT current_setting('max_prepared_transactions')::int") > 0;
+    const bool prepared =
+        lab_int(c, "SELECT current_setting('max_prepared_transactions')::int") > 0;
     struct made *own;
     int64_t key;
     int from, n = 0;
@@ -775,7 +797,8 @@ static void a_writer_open_for_long_is_waited_for_by_nobody_and_not_forgotten(voi
     own->visible_us = st_clock_mono_us();
     for (from = h.n_taken; n < 10 && !was_taken(from, own->id); n++)
         harness_claim(s);
-    print_message("%d jobs beside a writer that was open%s, at most %zu set aside; claim %d after its commit took its job\n",
+    print_message("%d jobs beside a writer that was open%s, at most %zu set aside; claim %d after "
+                  "its commit took its job\n",
                   h.n_taken, prepared ? " (prepared)" : "", h.most_exceptions, n);
     assert_true(n <= 3);
     drain(s, c);
@@ -787,8 +810,9 @@ static void a_writer_open_for_long_is_waited_for_by_nobody_and_not_forgotten(voi
     st_store_close(s);
 }
 
-/* The made-up case above, with real ones: the last to begin has put a row before one that is there already, and nobody has
- * ended since.  (Others on this server may end meanwhile; then it is an easier case.) */
+/* The made-up case above, with real ones: the last to begin has put a row before one that is there
+ * already, and nobody has ended since.  (Others on this server may end meanwhile; then it is an
+ * easier case.) */
 static void the_tail_does_not_pass_a_real_writer_that_no_list_names(void **state)
 {
     struct st_store *s = advanced();

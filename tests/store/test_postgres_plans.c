@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_postgres_plans.c - how the server goes about the statements of the hot path: by index, whatever it believes of its tables.
+ * test_postgres_plans.c - how the server goes about the statements of the hot path: by index,
+ * whatever it believes of its tables.
  *
- * A planner that finds a table empty, or full of dead rows, would rather read all of it; a plan made then is kept for as long
- * as the session lives.  So the plans are looked at (auto_explain tells them, those inside functions too) in the states in which
- * a wrong one would be chosen, each time in a new session.  Not behind a pooler, where a session is not one's own.
+ * A planner that finds a table empty, or full of dead rows, would rather read all of it; a plan
+ * made then is kept for as long as the session lives.  So the plans are looked at (auto_explain
+ * tells them, those inside functions too) in the states in which a wrong one would be chosen, each
+ * time in a new session.  Not behind a pooler, where a session is not one's own.
  */
 #include <ctype.h>
 
@@ -45,7 +47,8 @@ static void forget_plans(void)
     n_plans = 0;
 }
 
-/* The big table that this line of a plan reads, or NULL: "->  Index Scan using ready_pkey on ready x  (cost=..." */
+/* The big table that this line of a plan reads, or NULL: "->  Index Scan using ready_pkey on ready
+ * x  (cost=..." */
 static const char *reads(const char *line)
 {
     static const char *const big[] = {"ready", "lease", "ended", "entry", "grp"};
@@ -69,8 +72,8 @@ static bool is_node(const char *line, const char *name)
     return strncmp(line, name, strlen(name)) == 0;
 }
 
-/* What is wrong with it, or NULL.  Sorting what was found by index is fine, sorting a table is not.  hot: nor may it gather the
- * rows first; where one job is looked up by its id that is no harm. */
+/* What is wrong with it, or NULL.  Sorting what was found by index is fine, sorting a table is not.
+ * hot: nor may it gather the rows first; where one job is looked up by its id that is no harm. */
 static const char *fault_of(char *text, bool hot)
 {
     const char *fault = NULL;
@@ -94,8 +97,9 @@ static const char *fault_of(char *text, bool hot)
 }
 
 /* The first ones are hot. */
-static const char *const functions[] = {"_claim(", "_probe(",   "_settle(", "_renew(",  "_expired(", "_groups_tidy(",
-                                        "_held(",  "_flagged(", "_look(",   "_acquire(", "_cancel(",  "_retry("};
+static const char *const functions[] = {"_claim(",   "_probe(",       "_settle(", "_renew(",
+                                        "_expired(", "_groups_tidy(", "_held(",   "_flagged(",
+                                        "_look(",    "_acquire(",     "_cancel(", "_retry("};
 #define FUNCTIONS (sizeof(functions) / sizeof(functions[0]))
 #define HOT       8
 
@@ -137,20 +141,25 @@ static void listen_to(struct st_store *s)
     struct st_pg *pg = st_pg_of(s);
 
     if (st_pg_exec(pg,
-                   "LOAD 'auto_explain'; SET auto_explain.log_min_duration = 0; SET auto_explain.log_nested_statements = on;"
+                   "LOAD 'auto_explain'; SET auto_explain.log_min_duration = 0; SET "
+                   "auto_explain.log_nested_statements = on;"
                    " SET auto_explain.log_level = notice; SET client_min_messages = notice",
                    NULL, false, NULL, &kit_err))
         fail_msg("%s", kit_err.message);
     PQsetNoticeReceiver(pg->c, hear, NULL);
 }
 
-/* ---- everything a worker does -------------------------------------------------------------------- */
+/* ---- everything a worker does
+ * -------------------------------------------------------------------- */
 
 static void add(struct st_store *s, const char *type, size_t n, char (*ids)[ST_ID_MAX + 1])
 {
     for (size_t i = 0; i < n; i++) {
-        struct st_new_job j = {
-            .type = S(type), .queue = S("q"), .payload = S("{}"), .max_attempts = -1, .timeout_us = -1};
+        struct st_new_job j = {.type = S(type),
+                               .queue = S("q"),
+                               .payload = S("{}"),
+                               .max_attempts = -1,
+                               .timeout_us = -1};
         struct st_enqueued out;
 
         st_id_new(ids[i]);
@@ -159,7 +168,8 @@ static void add(struct st_store *s, const char *type, size_t n, char (*ids)[ST_I
     }
 }
 
-static size_t claim(struct st_store *s, const char *type, int64_t lease_us, struct st_job **out, size_t n)
+static size_t claim(struct st_store *s, const char *type, int64_t lease_us, struct st_job **out,
+                    size_t n)
 {
     const struct st_type_rule rule = {.pattern = S(type), .policy = st_policy_default};
     const struct st_claim_req req = {
@@ -174,7 +184,8 @@ static size_t claim(struct st_store *s, const char *type, int64_t lease_us, stru
 
 static void end_jobs(struct st_store *s, struct st_job **jobs, size_t n)
 {
-    static const enum st_outcome outcomes[] = {ST_OUT_SUCCEEDED, ST_OUT_RETRY, ST_OUT_FAILED, ST_OUT_RELEASED};
+    static const enum st_outcome outcomes[] = {ST_OUT_SUCCEEDED, ST_OUT_RETRY, ST_OUT_FAILED,
+                                               ST_OUT_RELEASED};
     const struct st_claim_req req = {.worker = S("w1"), .lease_us = ST_HOUR, .n = 1, .n_run = 1};
     struct st_renew r[8];
     struct st_finish f[8];
@@ -184,8 +195,10 @@ static void end_jobs(struct st_store *s, struct st_job **jobs, size_t n)
 
     assert_true(n >= 2 && n <= 8);
     for (size_t i = 0; i < n; i++) {
-        r[i] = (struct st_renew){
-            .id = S(jobs[i]->id), .fence = jobs[i]->fence, .lease_us = ST_HOUR, .started_ago_us = -1};
+        r[i] = (struct st_renew){.id = S(jobs[i]->id),
+                                 .fence = jobs[i]->fence,
+                                 .lease_us = ST_HOUR,
+                                 .started_ago_us = -1};
         f[i] = (struct st_finish){.id = r[i].id,
                                   .fence = jobs[i]->fence,
                                   .outcome = outcomes[i % 4],
@@ -264,38 +277,48 @@ static void look_at(const char *when)
     st_store_close(s);
 }
 
-/* ---- the states ------------------------------------------------------------------------------------ */
+/* ---- the states
+ * ------------------------------------------------------------------------------------ */
 
 /* Rows that others have left or hold: waiting in (q, alone), and the rest. */
 static void fill(PGconn *c, const char *table, int n)
 {
     if (strcmp(table, "ready") == 0)
         lab_execf(c,
-                  "INSERT INTO ready(lane, key, fence, attempt, slot, skips, keyed, id) SELECT _lane('q', 'alone', 0),"
-                  " _us(clock_timestamp()) + 3600000000, 0, 0, 16, 0, false, '\\x01'::bytea || int8send(i)"
+                  "INSERT INTO ready(lane, key, fence, attempt, slot, skips, keyed, id) SELECT "
+                  "_lane('q', 'alone', 0),"
+                  " _us(clock_timestamp()) + 3600000000, 0, 0, 16, 0, false, '\\x01'::bytea || "
+                  "int8send(i)"
                   " FROM generate_series(1, %d) i",
                   n);
     else if (strcmp(table, "lease") == 0)
         lab_execf(c,
-                  "INSERT INTO lease(gid, lane, fence, until, due, started, attempt, slot, skips, keyed, id)"
-                  " SELECT -1 - i / 100, _lane('q', 'alone', 0), 1, _us(clock_timestamp()) + 3600000000, 1, 1, 1, 16, 0, false,"
+                  "INSERT INTO lease(gid, lane, fence, until, due, started, attempt, slot, skips, "
+                  "keyed, id)"
+                  " SELECT -1 - i / 100, _lane('q', 'alone', 0), 1, _us(clock_timestamp()) + "
+                  "3600000000, 1, 1, 1, 16, 0, false,"
                   " '\\x02'::bytea || int8send(i) FROM generate_series(1, %d) i",
                   n);
     else if (strcmp(table, "grp") == 0)
         lab_execf(c,
-                  "INSERT INTO grp(gid, look_at, lease, policy, n, worker, ids) SELECT -1 - i, _us(clock_timestamp()) +"
-                  " 3600000000, 1, 1, 100, 'other' || i %% 10, ARRAY(SELECT '\\x02'::bytea || int8send(k) FROM"
+                  "INSERT INTO grp(gid, look_at, lease, policy, n, worker, ids) SELECT -1 - i, "
+                  "_us(clock_timestamp()) +"
+                  " 3600000000, 1, 1, 100, 'other' || i %% 10, ARRAY(SELECT '\\x02'::bytea || "
+                  "int8send(k) FROM"
                   " generate_series(i * 100, i * 100 + 99) k) FROM generate_series(0, %d) i",
                   n / 100);
     else if (strcmp(table, "entry") == 0)
         lab_execf(c,
-                  "INSERT INTO entry(lane, created, due, slot, umode, id, payload) SELECT _lane('q', 'alone', 0), 1, 1, 16, 0,"
+                  "INSERT INTO entry(lane, created, due, slot, umode, id, payload) SELECT "
+                  "_lane('q', 'alone', 0), 1, 1, 16, 0,"
                   " '\\x01'::bytea || int8send(i), '{}' FROM generate_series(1, %d) i",
                   n);
     else
         lab_execf(c,
-                  "INSERT INTO ended(fence, finished, started, n, policy, slot, part, outcome, state, kind, id, worker)"
-                  " SELECT 1, 1, 1, 1, 1, 16, 0, 0, 4, 0, '\\x03'::bytea || int8send(i), 'other' FROM generate_series(1, %d) i",
+                  "INSERT INTO ended(fence, finished, started, n, policy, slot, part, outcome, "
+                  "state, kind, id, worker)"
+                  " SELECT 1, 1, 1, 1, 1, 16, 0, 0, 4, 0, '\\x03'::bytea || int8send(i), 'other' "
+                  "FROM generate_series(1, %d) i",
                   n);
 }
 

@@ -2,9 +2,9 @@
  *
  * test_postgres_race.c - two at one job on the PostgreSQL store, in every order that matters.
  *
- * The first goes through the store and is stopped at a gate before it commits (postgres_lab.h).  Then the second comes; if
- * it must wait, the server's own books tell that it does.  Then the gate opens, and both must have been told the truth.
- * Times are arguments: a lease of T0 has ended LATE.
+ * The first goes through the store and is stopped at a gate before it commits (postgres_lab.h).
+ * Then the second comes; if it must wait, the server's own books tell that it does.  Then the gate
+ * opens, and both must have been told the truth. Times are arguments: a lease of T0 has ended LATE.
  */
 #include "postgres_lab.h"
 #include "store/postgres_op.h"
@@ -12,7 +12,8 @@
 #define LEASE (10 * SEC)
 #define LATE  (T0 + 11 * SEC)
 
-/* ---- the scene -------------------------------------------------------------------------------- */
+/* ---- the scene --------------------------------------------------------------------------------
+ */
 
 static struct st_store *us, *them, *gated; /* three processes */
 static PGconn *gate, *watch;
@@ -33,9 +34,11 @@ static const char *add(void)
     return ids[n_jobs++];
 }
 
-static size_t claim_as(struct st_store *s, const char *worker, int64_t now, struct st_job **out, size_t n)
+static size_t claim_as(struct st_store *s, const char *worker, int64_t now, struct st_job **out,
+                       size_t n)
 {
-    const struct st_claim_req req = {.now_us = now, .worker = S(worker), .lease_us = LEASE, .n = n, .n_run = n};
+    const struct st_claim_req req = {
+        .now_us = now, .worker = S(worker), .lease_us = LEASE, .n = n, .n_run = n};
     stint_error err = {0};
     size_t got = 0;
 
@@ -67,17 +70,29 @@ static void hold_jobs(size_t n)
 static void check_sound(void)
 {
     assert_int_equal(lab_int(watch, "SELECT count(*) FROM ready JOIN lease USING (id)"), 0);
-    assert_int_equal(lab_int(watch, "SELECT count(*) FROM lease l WHERE NOT EXISTS (SELECT FROM grp g WHERE g.gid = l.gid"
-                                    " AND l.id = ANY (g.ids))"),
-                     0);
-    assert_int_equal(lab_int(watch, "SELECT count(*) FROM entry e WHERE NOT EXISTS (SELECT FROM ready r WHERE r.id = e.id)"
-                                    " AND NOT EXISTS (SELECT FROM lease l WHERE l.id = e.id) AND coalesce((SELECT d.state"
-                                    " FROM ended d WHERE d.id = e.id ORDER BY d.fence DESC, d.part DESC LIMIT 1), 0) < 4"),
-                     0);
-    assert_int_equal(lab_int(watch, "SELECT coalesce(sum(waiting), 0) - (SELECT count(*) FROM ready) FROM tally"), 0);
-    assert_int_equal(lab_int(watch, "SELECT coalesce(sum(succeeded + failed + cancelled), 0) - (SELECT count(*) FROM entry)"
-                                    " + (SELECT count(*) FROM ready) + (SELECT count(*) FROM lease) FROM tally"),
-                     0);
+    assert_int_equal(
+        lab_int(
+            watch,
+            "SELECT count(*) FROM lease l WHERE NOT EXISTS (SELECT FROM grp g WHERE g.gid = l.gid"
+            " AND l.id = ANY (g.ids))"),
+        0);
+    assert_int_equal(
+        lab_int(
+            watch,
+            "SELECT count(*) FROM entry e WHERE NOT EXISTS (SELECT FROM ready r WHERE r.id = e.id)"
+            " AND NOT EXISTS (SELECT FROM lease l WHERE l.id = e.id) AND coalesce((SELECT d.state"
+            " FROM ended d WHERE d.id = e.id ORDER BY d.fence DESC, d.part DESC LIMIT 1), 0) < 4"),
+        0);
+    assert_int_equal(
+        lab_int(watch,
+                "SELECT coalesce(sum(waiting), 0) - (SELECT count(*) FROM ready) FROM tally"),
+        0);
+    assert_int_equal(
+        lab_int(
+            watch,
+            "SELECT coalesce(sum(succeeded + failed + cancelled), 0) - (SELECT count(*) FROM entry)"
+            " + (SELECT count(*) FROM ready) + (SELECT count(*) FROM lease) FROM tally"),
+        0);
 }
 
 static enum st_state state_of(size_t i)
@@ -113,7 +128,8 @@ static int64_t ends_of(size_t i)
     return lab_intf(watch, "SELECT count(*) FROM ended WHERE id = _key('%s')", ids[i]);
 }
 
-/* ---- what they do ------------------------------------------------------------------------------ */
+/* ---- what they do ------------------------------------------------------------------------------
+ */
 
 struct act {
     struct st_store *s;
@@ -178,8 +194,10 @@ static void acquire(void *arg)
 static void renew(void *arg)
 {
     struct act *a = arg;
-    struct st_renew r = {
-        .id = S(ids[a->job]), .fence = jobs[a->job]->fence, .lease_us = LEASE, .started_ago_us = -1};
+    struct st_renew r = {.id = S(ids[a->job]),
+                         .fence = jobs[a->job]->fence,
+                         .lease_us = LEASE,
+                         .started_ago_us = -1};
 
     a->code = st_store_renew(a->s, LATE, &r, 1, &a->err);
     a->verdict = r.verdict;
@@ -196,7 +214,8 @@ static void reap(void *arg)
 static void claim(void *arg)
 {
     struct act *a = arg;
-    const struct st_claim_req req = {.now_us = T0, .worker = S(a->worker), .lease_us = LEASE, .n = 4, .n_run = 4};
+    const struct st_claim_req req = {
+        .now_us = T0, .worker = S(a->worker), .lease_us = LEASE, .n = 4, .n_run = 4};
 
     a->code = st_store_claim(a->s, &req, a->got, &a->n, &a->err);
 }
@@ -261,7 +280,8 @@ static void then_do(void (*fn)(void *arg), struct st_store *s, size_t job, enum 
     lab_join(r);
 }
 
-/* ---- cancel -------------------------------------------------------------------------------------- */
+/* ---- cancel
+ * -------------------------------------------------------------------------------------- */
 
 /* Else the job that was cancelled runs again. */
 static void a_cancel_finds_the_job_that_is_just_being_put_back(void)
@@ -378,8 +398,9 @@ static void discard(void *arg)
     st_pruned_clear(&out);
 }
 
-/* It looks at how the job ended; but that was an earlier time, the job runs again, and has ended otherwise when it comes to act.
- * Else a job that has succeeded would run once more, and under a fence that was given out before. */
+/* It looks at how the job ended; but that was an earlier time, the job runs again, and has ended
+ * otherwise when it comes to act. Else a job that has succeeded would run once more, and under a
+ * fence that was given out before. */
 static void an_operator_who_looked_before_the_job_ended_again_changes_nothing(void)
 {
     static void (*const acts[])(void *arg) = {retry, discard};
@@ -414,7 +435,8 @@ static void an_operator_who_looked_before_the_job_ended_again_changes_nothing(vo
     }
 }
 
-/* ---- acquire -------------------------------------------------------------------------------------- */
+/* ---- acquire
+ * -------------------------------------------------------------------------------------- */
 
 static void a_job_that_is_just_being_finished_cannot_be_taken(void)
 {
@@ -459,7 +481,8 @@ static void two_who_acquire_one_job_are_told_apart(void)
     assert_int_equal(fence_of(0), 1);
 }
 
-/* ---- renew ---------------------------------------------------------------------------------------- */
+/* ---- renew
+ * ---------------------------------------------------------------------------------------- */
 
 static void a_lease_that_is_just_being_renewed_cannot_be_taken(void)
 {
@@ -497,7 +520,10 @@ static void a_lease_whose_taker_came_to_nothing_is_renewed(void)
 {
     hold_jobs(1);
     stop(acquire, 0, 0);
-    lab_execf(watch, "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE application_name = 'gated-%s'", kit_schema);
+    lab_execf(
+        watch,
+        "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE application_name = 'gated-%s'",
+        kit_schema);
     lab_join(first_racer);
     assert_int_equal(first.code, STINT_EAGAIN);
     now_do(renew, us, 0);
@@ -506,7 +532,8 @@ static void a_lease_whose_taker_came_to_nothing_is_renewed(void)
     lab_gate_open(gate);
 }
 
-/* ---- reap ----------------------------------------------------------------------------------------- */
+/* ---- reap
+ * ----------------------------------------------------------------------------------------- */
 
 static void a_job_that_is_just_being_finished_is_not_reaped(void)
 {
@@ -569,7 +596,8 @@ static void a_finish_and_a_reaper_do_not_wait_for_each_other(void)
     struct st_renew r;
 
     hold_jobs(2);
-    r = (struct st_renew){.id = S(ids[0]), .fence = jobs[0]->fence, .lease_us = LEASE, .started_ago_us = -1};
+    r = (struct st_renew){
+        .id = S(ids[0]), .fence = jobs[0]->fence, .lease_us = LEASE, .started_ago_us = -1};
     OK(st_store_renew(us, LATE, &r, 1, NULL));
     stop(reap, 1, 0);
     then_do(finish_both, us, 0, 0);
@@ -594,12 +622,14 @@ static void two_reapers_reap_each_job_once(void)
     assert_int_equal(lab_int(watch, "SELECT count(*) FROM grp"), 0);
 }
 
-/* ---- finish --------------------------------------------------------------------------------------- */
+/* ---- finish
+ * --------------------------------------------------------------------------------------- */
 
 /* No answer came to the first, and the server is still at it. */
 static void a_finish_repeated_while_the_first_is_under_way_is_told_ok(void)
 {
-    static const enum st_outcome outcomes[] = {ST_OUT_SUCCEEDED, ST_OUT_RETRY, ST_OUT_FAILED, ST_OUT_RELEASED};
+    static const enum st_outcome outcomes[] = {ST_OUT_SUCCEEDED, ST_OUT_RETRY, ST_OUT_FAILED,
+                                               ST_OUT_RELEASED};
 
     for (size_t i = 0; i < 4; i++) {
         hold_jobs(1);
@@ -639,7 +669,8 @@ static void an_open_cancel_holds_up_nobody_but_its_job(void)
     }
     two[0] = fin_of(1, ST_OUT_SUCCEEDED);
     two[1] = fin_of(2, ST_OUT_SUCCEEDED);
-    assert_int_equal(st_store_finish(us, T0 + 6 * SEC, two, 2, &err), STINT_EAGAIN); /* nothing has changed */
+    assert_int_equal(st_store_finish(us, T0 + 6 * SEC, two, 2, &err),
+                     STINT_EAGAIN); /* nothing has changed */
     assert_string_equal(err.detail, "55P03");
     assert_int_equal(state_of(1), ST_RUNNING);
     assert_int_equal(state_of(2), ST_RUNNING);
@@ -659,7 +690,8 @@ static void an_open_cancel_holds_up_nobody_but_its_job(void)
     assert_int_equal(state_of(4), ST_PENDING);
 }
 
-/* ---- fence_ok -------------------------------------------------------------------------------------- */
+/* ---- fence_ok
+ * -------------------------------------------------------------------------------------- */
 
 static int64_t fence_ok(PGconn *c, int64_t fence)
 {
@@ -713,8 +745,8 @@ static void ask_fence(void *arg)
     char sql[256];
     PGresult *r;
 
-    snprintf(sql, sizeof(sql), "SET application_name = 'asks-%s'; SELECT fence_ok('%s', %lld)", kit_schema, ids[0],
-             (long long)jobs[0]->fence);
+    snprintf(sql, sizeof(sql), "SET application_name = 'asks-%s'; SELECT fence_ok('%s', %lld)",
+             kit_schema, ids[0], (long long)jobs[0]->fence);
     r = PQexec(c, sql);
     a->code = PQresultStatus(r) == PGRES_TUPLES_OK ? STINT_OK : STINT_ESTORE;
     a->asked = !a->code && strcmp(PQgetvalue(r, 0, 0), "t") == 0;
@@ -737,7 +769,8 @@ static void fence_ok_of_a_job_that_is_just_being_taken_is_false(void)
     assert_false(second.asked);
 }
 
-/* ---- claim ----------------------------------------------------------------------------------------- */
+/* ---- claim
+ * ----------------------------------------------------------------------------------------- */
 
 /* A claim whose answer was lost: its server may still be at it when we ask what we hold. */
 static void what_a_claim_takes_after_we_asked_is_given_back_later(void)
@@ -752,7 +785,8 @@ static void what_a_claim_takes_after_we_asked_is_given_back_later(void)
     assert_int_equal(claim_as(them, "w2", T0, jobs, 4), 0);
     go_on();
     assert_int_equal(first.n, 2);
-    OK(st_store_disown(us, T0, S("gated"), NULL, 0, &given, NULL)); /* a worker asks again now and then */
+    OK(st_store_disown(us, T0, S("gated"), NULL, 0, &given,
+                       NULL)); /* a worker asks again now and then */
     assert_int_equal(given, 2);
     assert_int_equal(state_of(0), ST_PENDING);
     assert_int_equal(lab_int(watch, "SELECT max(attempt) FROM ready"), 0);
@@ -769,7 +803,8 @@ static void what_nobody_knows_to_hold_is_reaped(void)
     assert_int_equal(state_of(1), ST_PENDING);
 }
 
-/* Groups are thrown away when nothing of them is held: not one that is just being filled, nor one whose jobs go on. */
+/* Groups are thrown away when nothing of them is held: not one that is just being filled, nor one
+ * whose jobs go on. */
 static void a_group_is_not_tidied_away_from_under_its_jobs(void)
 {
     add();
@@ -815,15 +850,16 @@ static void add_now(size_t i)
     OK(st_store_enqueue(us, 0, &j, 1, &out, NULL));
 }
 
-/* By the real clock, with marks: the tail must not pass what was skipped.  Only the first claim waits before it steps round,
- * and none of them forgets how far it had come. */
+/* By the real clock, with marks: the tail must not pass what was skipped.  Only the first claim
+ * waits before it steps round, and none of them forgets how far it had come. */
 static void a_waiting_job_that_somebody_is_at_is_taken_later(void)
 {
     const struct st_pg_lane *lane = NULL;
     PGconn *other = lab_connect();
     int64_t tail;
 
-    while (!lane || lane->tail.key == INT64_MIN) { /* others on this server may hold it for a while */
+    while (!lane ||
+           lane->tail.key == INT64_MIN) { /* others on this server may hold it for a while */
         add_now(0);
         assert_int_equal(claim_as(us, "w1", 0, jobs, 1), 1);
         st_job_free(jobs[0]);
@@ -842,7 +878,8 @@ static void a_waiting_job_that_somebody_is_at_is_taken_later(void)
     assert_int_equal(claim_as(us, "w1", 0, jobs + 2, 1), 0);
     assert_true(st_pg_of(us)->careful_us > st_clock_mono_us());
     assert_true(lane->tail.key >= tail);
-    assert_true(lane->tail.key <= lab_intf(watch, "SELECT key FROM ready WHERE id = _key('%s')", ids[0]));
+    assert_true(lane->tail.key <=
+                lab_intf(watch, "SELECT key FROM ready WHERE id = _key('%s')", ids[0]));
     lab_exec(other, "ROLLBACK");
     assert_int_equal(claim_as(us, "w1", 0, jobs + 2, 1), 1);
     assert_string_equal(jobs[2]->id, ids[0]);
@@ -861,7 +898,8 @@ static struct claimer {
 static void claim_all(void *arg)
 {
     struct claimer *c = arg;
-    const struct st_claim_req req = {.worker = S(c->worker), .lease_us = ST_HOUR, .n = 7, .n_run = 7};
+    const struct st_claim_req req = {
+        .worker = S(c->worker), .lease_us = ST_HOUR, .n = 7, .n_run = 7};
     struct st_job *got[7];
     int dry = 0;
 
@@ -933,9 +971,14 @@ static void two_who_claim_at_once_get_each_job_once(void)
     assert_int_equal(lab_int(watch, "SELECT count(*) FROM lease"), MANY);
 }
 
-/* ---- all at once --------------------------------------------------------------------------------------- */
+/* ---- all at once
+ * --------------------------------------------------------------------------------------- */
 
-/* Workers, a reaper and an operator, at the same few jobs for a while. */
+/* Workers, a reaper, a thief and an operator, at the same few jobs for a while.  Two jobs have each
+ * key, so that only one of them can be alive. */
+#define STORM_JOBS 16
+#define STORM_KEYS 8
+
 static struct stormer {
     struct st_store *s;
     int which;
@@ -945,11 +988,14 @@ static struct stormer {
     stint_error err;
 } stormers[5];
 static atomic_bool storm_over;
+static pthread_mutex_t storm_mutex =
+    PTHREAD_MUTEX_INITIALIZER; /* of the ids: the operator adds new jobs */
 
 /* Busy is an answer; a deadlock is none. */
 static bool told(struct stormer *m, stint_code code, const stint_error *err)
 {
-    if (code == STINT_EAGAIN && strcmp(err->detail, "55P03") == 0) {
+    if (code == STINT_EAGAIN &&
+        (strcmp(err->detail, "55P03") == 0 || strcmp(err->detail, "40001") == 0)) {
         m->busy++;
         return false;
     }
@@ -960,101 +1006,189 @@ static bool told(struct stormer *m, stint_code code, const stint_error *err)
     return !code;
 }
 
-static void storm_work(struct stormer *m)
+static unsigned dice(struct stormer *m, unsigned n)
 {
-    const struct st_claim_req req = {.worker = S(m->which ? "w1" : "w0"), .lease_us = 5 * ST_MS, .n = 6, .n_run = 6};
+    return (unsigned)rand_r(&m->seed) % n;
+}
+
+static void storm_end(struct stormer *m, const struct st_claim_req *req, struct st_job **got,
+                      size_t n)
+{
     struct st_finish f[6];
     struct st_renew r[6];
-    struct st_job *got[6] = {NULL};
+    struct st_job *more[6] = {NULL};
     stint_error err = {0};
-    size_t n = 0;
+    size_t n_more = 0;
+    bool finished;
 
-    told(m, st_store_claim(m->s, &req, got, &n, &err), &err);
     for (size_t i = 0; i < n; i++) {
-        const size_t k = n - 1 - i; /* in the other order than a claim locks */
+        const size_t k = n - 1 - i; /* in the other order than a claim has them */
 
         f[i] = (struct st_finish){.id = S(got[k]->id),
                                   .fence = got[k]->fence,
-                                  .outcome = (enum st_outcome)(rand_r(&m->seed) % 5),
+                                  .outcome = (enum st_outcome)dice(m, 5),
                                   .started_ago_us = -1,
                                   .exit_code = -1};
         r[i] = (struct st_renew){
             .id = f[i].id, .fence = f[i].fence, .lease_us = 5 * ST_MS, .started_ago_us = -1};
     }
-    if (n && rand_r(&m->seed) % 2)
+    if (dice(m, 2))
         told(m, st_store_renew(m->s, 0, r, n, &err), &err);
-    if (n && rand_r(&m->seed) % 4)
+    if (dice(m, 4) == 0)
+        told(m, st_store_exchange(m->s, 0, f, n, req, more, &n_more, &finished, &err), &err);
+    else if (dice(m, 4))
         told(m, st_store_finish(m->s, 0, f, n, &err), &err);
+    for (size_t i = 0; i < n_more; i++)
+        st_job_free(more[i]); /* forgotten: they are given back, or reaped */
+}
+
+static void storm_work(struct stormer *m)
+{
+    const struct st_slice me = S(m->which ? "w1" : "w0");
+    const struct st_claim_req req = {
+        .worker = me, .lease_us = 5 * ST_MS, .n = 6, .n_run = dice(m, 7)};
+    struct st_job *got[6] = {NULL};
+    stint_error err = {0};
+    size_t n = 0, given;
+
+    told(m, st_store_claim(m->s, &req, got, &n, &err), &err);
+    if (n)
+        storm_end(m, &req, got, n);
     for (size_t i = 0; i < n; i++)
         st_job_free(got[i]);
     m->done += n;
+    if (dice(m, 8) == 0)
+        told(m, st_store_disown(m->s, 0, me, NULL, 0, &given, &err), &err);
+}
+
+/* A job whose key may be held; then it is not added. */
+static void storm_add(struct stormer *m, size_t at)
+{
+    char id[ST_ID_MAX + 1], key[16];
+    struct st_new_job j = {.type = S("t"),
+                           .queue = S("q"),
+                           .payload = S("{}"),
+                           .max_attempts = -1,
+                           .timeout_us = -1,
+                           .unique = ST_UNIQUE_ACTIVE};
+    struct st_enqueued out;
+    stint_error err = {0};
+
+    st_id_new(id);
+    snprintf(key, sizeof(key), "k%zu", at % STORM_KEYS);
+    j.id = S(id);
+    j.key = S(key);
+    if (!told(m, st_store_enqueue(m->s, 0, &j, 1, &out, &err), &err) || out.duplicate)
+        return;
+    pthread_mutex_lock(&storm_mutex);
+    memcpy(ids[at], id, sizeof(id));
+    pthread_mutex_unlock(&storm_mutex);
 }
 
 static void storm_steer(struct stormer *m)
 {
+    const size_t at = dice(m, STORM_JOBS - 3);
     struct st_slice some[4];
     stint_code verdicts[4];
     stint_error err = {0};
     bool asked[4];
 
     for (size_t i = 0; i < 4; i++)
-        some[i] = S(ids[((size_t)rand_r(&m->seed) % 4) * 4 + i]);
-    if (rand_r(&m->seed) % 4 == 0)
+        some[i] = S(ids[at + i]);
+    switch (dice(m, 4)) {
+    case 0:
         told(m, st_store_cancel(m->s, 0, some, 4, verdicts, asked, &err), &err);
-    else
+        break;
+    case 1:
+        storm_add(m, at);
+        break;
+    default:
         told(m, st_store_retry(m->s, 0, some, 4, verdicts, &err), &err);
+    }
     m->done++;
 }
 
 static void storm_take(struct stormer *m)
 {
     const struct st_claim_req req = {.worker = S("thief"), .lease_us = 5 * ST_MS};
+    char id[ST_ID_MAX + 1];
     struct st_job *got = NULL;
     stint_error err = {0};
     enum st_refusal why;
-    stint_code code = st_store_acquire(m->s, S(ids[(size_t)rand_r(&m->seed) % 16]), &req, &got, &why, &err);
+    stint_code code;
 
+    pthread_mutex_lock(&storm_mutex);
+    memcpy(id, ids[dice(m, STORM_JOBS)], sizeof(id));
+    pthread_mutex_unlock(&storm_mutex);
+    code = st_store_acquire(m->s, S(id), &req, &got, &why, &err);
     m->done++;
-    if (code != STINT_ESTATE)
+    if (code != STINT_ESTATE && code != STINT_ENOTFOUND)
         told(m, code, &err);
     st_job_free(got);
 }
 
+static void storm_reap(struct stormer *m)
+{
+    struct st_reaped out[16];
+    stint_error err = {0};
+    size_t n = 0;
+
+    if (told(m, st_store_reap(m->s, 0, S("w9"), out, 16, &n, &err), &err))
+        m->done += n;
+}
+
 static void storm(void *arg)
 {
+    static void (*const parts[])(struct stormer * m) = {storm_work, storm_work, storm_reap,
+                                                        storm_steer, storm_take};
     struct stormer *m = arg;
 
-    while (!atomic_load(&storm_over) && !atomic_load(&lab_over) && !m->code) {
-        struct st_reaped out[16];
-        stint_error err = {0};
-        size_t n = 0;
+    while (!atomic_load(&storm_over) && !atomic_load(&lab_over) && !m->code)
+        parts[m->which](m);
+}
 
-        if (m->which < 2) {
-            storm_work(m);
-        } else if (m->which == 2) {
-            if (told(m, st_store_reap(m->s, 0, S("w9"), out, 16, &n, &err), &err))
-                m->done += n;
-        } else if (m->which == 3) {
-            storm_steer(m);
-        } else {
-            storm_take(m);
-        }
-    }
+static void check_keys(void)
+{
+    assert_int_equal(
+        lab_int(
+            watch,
+            "SELECT count(*) FROM (SELECT id FROM ready WHERE keyed UNION ALL SELECT id FROM lease"
+            " WHERE keyed) x WHERE NOT EXISTS (SELECT FROM ukey k WHERE k.id = x.id AND k.mode = "
+            "1)"),
+        0);
+    assert_int_equal(
+        lab_int(watch,
+                "SELECT count(*) FROM ukey k WHERE k.mode = 1 AND NOT EXISTS (SELECT FROM ready r"
+                " WHERE r.id = k.id) AND NOT EXISTS (SELECT FROM lease l WHERE l.id = k.id)"),
+        0);
+    /* the fences of a job are those of its attempts, one after the other, save what was given back
+     */
+    assert_int_equal(
+        lab_int(watch,
+                "SELECT count(*) FROM ended d JOIN ready r USING (id) WHERE d.fence > r.fence"),
+        0);
+    assert_int_equal(
+        lab_int(watch,
+                "SELECT count(*) FROM ended d JOIN lease l USING (id) WHERE d.fence >= l.fence"),
+        0);
 }
 
 static void a_storm_leaves_each_job_in_one_place(void)
 {
     struct lab_racer *r[5];
+    size_t busy = 0;
 
     memset(stormers, 0, sizeof(stormers));
     atomic_store(&storm_over, false);
     lab_impatient(watch); /* as they are: shorter than the server takes to find a circle */
-    for (int i = 0; i < 16; i++)
-        add();
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 5; i++)
         stormers[i] = (struct stormer){.s = lab_store("storm"), .which = i, .seed = (unsigned)i};
-        r[i] = lab_start(storm, &stormers[i]);
+    for (size_t i = 0; i < STORM_JOBS; i++) { /* half of them find their key held */
+        st_id_new(ids[i]);
+        storm_add(&stormers[3], i);
     }
+    for (int i = 0; i < 5; i++)
+        r[i] = lab_start(storm, &stormers[i]);
     usleep(1500 * 1000);
     atomic_store(&storm_over, true);
     for (int i = 0; i < 5; i++) {
@@ -1064,22 +1198,28 @@ static void a_storm_leaves_each_job_in_one_place(void)
     for (int i = 0; i < 5; i++) {
         if (stormers[i].code)
             fail_msg("%d: %s (%s)", i, stormers[i].err.message, stormers[i].err.detail);
+        busy += stormers[i].busy;
     }
+    print_message("claimed %zu and %zu, reaped %zu, asked for by id %zu times, steered %zu times; "
+                  "busy %zu times\n",
+                  stormers[0].done, stormers[1].done, stormers[2].done, stormers[4].done,
+                  stormers[3].done, busy);
     assert_true(stormers[0].done + stormers[1].done > 0);
-    print_message("claimed %zu and %zu, reaped %zu, asked for by id %zu times, steered %zu times; busy %zu times\n", stormers[0].done,
-                  stormers[1].done, stormers[2].done, stormers[4].done, stormers[3].done,
-                  stormers[0].busy + stormers[1].busy + stormers[2].busy + stormers[3].busy + stormers[4].busy);
+    check_keys();
 }
 
-/* ---- beside other things ----------------------------------------------------------------------------- */
+/* ---- beside other things
+ * ----------------------------------------------------------------------------- */
 
-/* What a publication FOR ALL TABLES does to ours: without a replica identity no row can be updated or deleted.  (Only our
- * tables are published: others use this database.) */
+/* What a publication FOR ALL TABLES does to ours: without a replica identity no row can be updated
+ * or deleted.  (Only our tables are published: others use this database.) */
 static void publish(void)
 {
     lab_execf(watch,
-              "DO $$ BEGIN EXECUTE (SELECT 'CREATE PUBLICATION %s FOR TABLE ' || string_agg(c.oid::regclass::text, ', ')"
-              " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = '%s' AND c.relkind IN ('r', 'p')"
+              "DO $$ BEGIN EXECUTE (SELECT 'CREATE PUBLICATION %s FOR TABLE ' || "
+              "string_agg(c.oid::regclass::text, ', ')"
+              " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = "
+              "'%s' AND c.relkind IN ('r', 'p')"
               " AND NOT c.relispartition); END $$",
               kit_schema, kit_schema);
 }
@@ -1096,12 +1236,15 @@ static void everything_works_in_a_database_that_is_published(void)
     hold_jobs(5);
     lab_exec(watch, "SET client_min_messages = error");
     publish();
-    assert_int_equal(lab_intf(watch,
-                              "SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = '%s'"
-                              " AND c.relkind IN ('r', 'p') AND c.relreplident = 'd'"
-                              " AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)",
-                              kit_schema),
-                     0);
+    assert_int_equal(
+        lab_intf(
+            watch,
+            "SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE "
+            "n.nspname = '%s'"
+            " AND c.relkind IN ('r', 'p') AND c.relreplident = 'd'"
+            " AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)",
+            kit_schema),
+        0);
     assert_int_equal(claim_as(us, "w1", T0, jobs + 5, 1), 0);
     now_do(renew, us, 0);
     OK(second.verdict);
@@ -1166,9 +1309,11 @@ static void two_who_make_the_schema_make_one(void)
 
     memset(openers, 0, sizeof(openers));
     lab_exec(c, "BEGIN");
-    lab_execf(c, "SELECT pg_advisory_xact_lock(hashtextextended('stint migrate %s_m', 0))", kit_schema);
+    lab_execf(c, "SELECT pg_advisory_xact_lock(hashtextextended('stint migrate %s_m', 0))",
+              kit_schema);
     for (int i = 0; i < 2; i++) {
-        snprintf(openers[i].url, sizeof(openers[i].url), "%s_m&application_name=maker%d-%s", kit_url, i, kit_schema);
+        snprintf(openers[i].url, sizeof(openers[i].url), "%s_m&application_name=maker%d-%s",
+                 kit_url, i, kit_schema);
         r[i] = lab_start(open_one, &openers[i]);
     }
     lab_until_waits(r[0], watch, "maker0");
@@ -1180,12 +1325,16 @@ static void two_who_make_the_schema_make_one(void)
             fail_msg("%s", openers[i].err.message);
         st_store_close(openers[i].s);
     }
-    assert_int_equal(lab_intf(c, "SELECT count(*) - max(version) FROM %s_m.schema_version", kit_schema), 0);
+    assert_int_equal(
+        lab_intf(c, "SELECT count(*) - max(version) FROM %s_m.schema_version", kit_schema), 0);
     lab_exec(c, "SET client_min_messages = error");
-    lab_execf(c, "DROP SCHEMA %s_m CASCADE; DROP ROLE IF EXISTS %s_m_enqueue, %s_m_worker, %s_m_read", kit_schema, kit_schema, kit_schema, kit_schema);
+    lab_execf(c,
+              "DROP SCHEMA %s_m CASCADE; DROP ROLE IF EXISTS %s_m_enqueue, %s_m_worker, %s_m_read",
+              kit_schema, kit_schema, kit_schema, kit_schema);
 }
 
-/* ---- the program ---------------------------------------------------------------------------------------- */
+/* ---- the program
+ * ---------------------------------------------------------------------------------------- */
 
 /* One schema for all of them: making it takes longer than most tests. */
 static int open_scene(void **state)
@@ -1233,7 +1382,9 @@ static int end(void **state)
     lab_end();
     c = lab_connect();
     lab_execf(c, "SET client_min_messages = error; DROP PUBLICATION IF EXISTS %s", kit_schema);
-    lab_exec(c, "DELETE FROM entry; DELETE FROM ended; DELETE FROM ready; DELETE FROM lease; DELETE FROM grp; DELETE FROM tally");
+    lab_exec(c, "DELETE FROM entry; DELETE FROM ended; DELETE FROM ready; DELETE FROM lease; "
+                "DELETE FROM grp; DELETE FROM tally;"
+                " DELETE FROM ukey");
     lab_close(c);
     forget_jobs();
     act_set(&first, NULL, NULL, 0);
@@ -1244,7 +1395,13 @@ static int end(void **state)
     return 0;
 }
 
-#define RACE(name) {#name, run, begin, end, &(struct race){name}}
+#define RACE(name)                                                                                 \
+    {                                                                                              \
+#name, run, begin, end, &(struct race)                                                     \
+        {                                                                                          \
+            name                                                                                   \
+        }                                                                                          \
+    }
 
 int main(int argc, char **argv)
 {
