@@ -3,7 +3,6 @@
 // peer.mjs - what the runners in Node share: the commands of bench/peers/run (see there), a payload, a clock.
 
 import { createInterface } from "node:readline";
-import pg from "pg";
 
 export const SIZE = 60;
 
@@ -17,23 +16,21 @@ export const now = () => process.hrtime.bigint();
 
 export const say = (line) => process.stdout.write(`${line}\n`);
 
-export async function query(sql) {
-  const c = new pg.Client();
-  await c.connect();
-  const r = await c.query(sql);
-  await c.end();
-  return r.rows;
-}
-
 function report(jobs, start) {
   say(JSON.stringify({ jobs, seconds: Number(now() - start) / 1e9 }));
 }
 
-// Waits until `sql`, which counts what has not ended, says 0.
-async function untilNone(sql) {
+// Waits until nothing is left: `left` counts what has not ended, by SQL or as a function.
+async function untilNone(left) {
+  const nap = () => new Promise((r) => setTimeout(r, 2));
+  if (typeof left === "function") {
+    while ((await left()) > 0) await nap();
+    return;
+  }
+  const { default: pg } = await import("pg");
   const c = new pg.Client();
   await c.connect();
-  while (Number((await c.query(sql)).rows[0].n) > 0) await new Promise((r) => setTimeout(r, 2));
+  while (Number((await c.query(left)).rows[0].n) > 0) await nap();
   await c.end();
 }
 
@@ -41,7 +38,7 @@ async function lines(fn) {
   for await (const line of createInterface({ input: process.stdin })) await fn(line);
 }
 
-// peer: {setup(), producer() -> {one(payload), bulk(payloads), close()}, worker(handler) -> {stop()}, left: SQL}
+// peer: {setup(), producer() -> {one(payload), bulk(payloads), close()}, worker(handler) -> {stop()}, left: SQL or a function}
 export async function main(peer) {
   const [what, count, size] = process.argv.slice(2);
   const n = Number(count);
