@@ -11,7 +11,8 @@
  *
  * Invariants:
  *   (1) an outcome leaves the courier only with a verdict, or when it gives up at the end of its time; after
- *       EAGAIN and EUNKNOWN the same batch is sent again (a finish may be repeated);
+ *       EAGAIN and EUNKNOWN the same batch is sent again (a finish may be repeated), and a single one that somebody
+ *       else is in the way of (an operator's open transaction) is kept for a later round, while the others go on;
  *   (2) a claim is never repeated by itself: after EUNKNOWN the loop must disown first.
  *
  * Thread: its own, with a store handle of its own.
@@ -26,10 +27,13 @@
 #include "claim/lease.h"
 
 #define FINISH_BATCH 1000
+#define KEPT_AGAIN_US (250 * ST_MS)
 
 struct claim_order {
     struct st_plan *plan; /* NULL = none asked for */
     size_t n, n_run;
+    int64_t late_us;
+    bool may_defer, crowded;
 };
 
 struct known {
@@ -66,6 +70,7 @@ struct st_courier {
     struct st_done *batch[FINISH_BATCH];
     struct st_finish items[FINISH_BATCH];
     size_t n_batch;
+    size_t n_kept; /* the first ones of the batch: prepared, and not taken in an earlier round */
     struct st_tries tries;
     bool away;
     stint_code away_code; /* why, as last told */
@@ -85,10 +90,11 @@ void st_courier_finish(struct st_courier *c, struct st_done *first, struct st_do
     pthread_mutex_unlock(&c->mutex);
 }
 
-void st_courier_claim(struct st_courier *c, struct st_plan *plan, size_t n, size_t n_run)
+void st_courier_claim(struct st_courier *c, struct st_plan *plan, size_t n, size_t n_run, int64_t late_us,
+                      bool may_defer)
 {
     pthread_mutex_lock(&c->mutex);
-    c->claim = (struct claim_order){st_plan_ref(plan), n, n_run};
+    c->claim = (struct claim_order){st_plan_ref(plan), n, n_run, late_us, may_defer, false};
     pthread_cond_signal(&c->cond);
     pthread_mutex_unlock(&c->mutex);
 }
@@ -161,6 +167,7 @@ void st_courier_drain(struct st_courier *c)
         c->claim.plan = NULL;
         c->news.claim_over = true;
         c->news.claim_code = STINT_OK;
+        c->news.crowded = false;
         c->news.n_asked = 0;
     }
     if (c->known) {
@@ -300,9 +307,9 @@ static void take_batch(struct st_courier *c)
 static void prepare_items(struct st_courier *c)
 {
     int64_t now = st_clock_boot_us();
-    size_t n = 0, dropped = 0;
+    size_t n = c->n_kept, dropped = 0;
 
-    for (size_t i = 0; i < c->n_batch; i++) {
+    for (size_t i = c->n_kept; i < c->n_batch; i++) {
         struct st_done *d = c->batch[i];
 
         st_result_settle(d, c->results_dir);
@@ -379,21 +386,30 @@ static void tell_verdict(struct st_courier *c, const struct st_done *d, const st
 static void settle_verdicts(struct st_courier *c)
 {
     struct st_tally counts = c->news.tally; /* only this thread changes it */
-    size_t n = c->n_batch;
+    size_t n = c->n_batch, kept = 0;
 
     for (size_t i = 0; i < n; i++) {
+        if (c->items[i].verdict == STINT_EAGAIN) {
+            if (i >= c->n_kept)
+                st_log(ST_LOG_INFO, "job.outcome_waits", ST_F("job", c->batch[i]->job->id),
+                       ST_F("reason", "the_store_cannot_take_it_now"));
+            c->items[kept] = c->items[i];
+            c->batch[kept++] = c->batch[i];
+            continue;
+        }
         log_verdict(c->batch[i], &c->items[i]);
         tell_verdict(c, c->batch[i], &c->items[i]);
         count_verdict(&counts, &c->items[i]);
         if (c->items[i].verdict != STINT_OK)
             st_result_discard(c->batch[i]);
+        st_done_tell(c->batch[i], &c->items[i]);
         st_done_free(c->batch[i]);
     }
-    c->n_batch = 0;
+    c->n_batch = c->n_kept = kept;
     counts.rounds++;
     pthread_mutex_lock(&c->mutex);
     c->news.tally = counts;
-    c->news.in_hand -= n;
+    c->news.in_hand -= n - kept;
     pthread_mutex_unlock(&c->mutex);
 }
 
@@ -402,7 +418,7 @@ static void answer_claim(struct st_courier *c, const struct claim_order *o, stin
 {
     int64_t due = -1;
 
-    if (rc == STINT_OK && n < o->n) {
+    if (rc == STINT_OK && n < o->n && !o->crowded) {
         int64_t at = 0;
 
         if (st_store_next_due(c->store, 0, &at, NULL) == STINT_OK && at > 0) {
@@ -418,6 +434,8 @@ static void answer_claim(struct st_courier *c, const struct claim_order *o, stin
     c->news.jobs = jobs;
     c->news.n_jobs = n;
     c->news.n_asked = o->n;
+    c->news.late = o->late_us > 0;
+    c->news.crowded = o->crowded;
     c->news.next_due_in_us = due;
     c->news.claim_took_us = took_us;
     pthread_mutex_unlock(&c->mutex);
@@ -436,6 +454,10 @@ static bool exchange(struct st_courier *c, struct claim_order *o)
     int64_t asked = st_clock_boot_us();
     stint_code rc;
 
+    if (o->may_defer)
+        req.crowded = &o->crowded;
+    if (o->late_us)
+        req.due_by_us = st_store_now(c->store) - o->late_us;
     if (!o->plan) {
         rc = st_store_finish(c->store, 0, c->items, c->n_batch, &err);
         finished = rc == STINT_OK;
@@ -479,12 +501,26 @@ static bool draining(struct st_courier *c)
     return drain;
 }
 
+/* Those whose outcomes are kept here are known too.  false = no memory. */
+static bool know_kept(struct st_courier *c, struct known *k)
+{
+    struct st_slice *ids = realloc(k->ids, (k->n + c->n_kept + 1) * sizeof(*ids));
+
+    if (!ids)
+        return false;
+    k->ids = ids;
+    for (size_t i = 0; i < c->n_kept; i++)
+        k->ids[k->n++] = st_slice_cstr(c->batch[i]->job->id);
+    return true;
+}
+
 static void disown(struct st_courier *c, struct known *k)
 {
+    const bool all = know_kept(c, k);
     stint_error err;
     size_t n = 0;
 
-    while (st_store_disown(c->store, 0, st_slice_cstr(c->worker_id), k->ids, k->n, &n, &err) != STINT_OK) {
+    while (all && st_store_disown(c->store, 0, st_slice_cstr(c->worker_id), k->ids, k->n, &n, &err) != STINT_OK) {
         note_away(c, &err);
         if (!pause_before_retry(c) || draining(c))
             break;
@@ -508,6 +544,19 @@ static bool carry(struct st_courier *c, struct claim_order *o)
     return true;
 }
 
+/* Waits for something to do.  Under the mutex. */
+static void await_work(struct st_courier *c)
+{
+    const bool full = c->n_kept == FINISH_BATCH; /* nothing else can be taken */
+
+    if (c->n_kept && (!c->first || full) && !c->claim.plan && (!c->known || full)) {
+        st_cond_wait_us(&c->cond, &c->mutex, KEPT_AGAIN_US);
+        return;
+    }
+    while (!c->n_kept && !c->first && !c->claim.plan && !c->known && !c->stop)
+        pthread_cond_wait(&c->cond, &c->mutex);
+}
+
 /* One turn of the thread: outcomes before a disown, which would give back what they are about.  false: nothing is left to do, or time is up. */
 static bool turn(struct st_courier *c)
 {
@@ -515,8 +564,11 @@ static bool turn(struct st_courier *c)
     struct known *k;
 
     pthread_mutex_lock(&c->mutex);
-    while (!c->first && !c->claim.plan && !c->known && !c->stop)
-        pthread_cond_wait(&c->cond, &c->mutex);
+    await_work(c);
+    if (c->n_kept && c->stop && st_clock_mono_us() > c->give_up_us) {
+        pthread_mutex_unlock(&c->mutex);
+        return false;
+    }
     take_batch(c);
     o = c->claim;
     c->claim.plan = NULL;

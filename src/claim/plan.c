@@ -386,6 +386,17 @@ const char *st_plan_queues_json(const struct st_plan *p)
     return p->queues_json;
 }
 
+void st_plan_weights(const struct st_plan *p, char *out, size_t size)
+{
+    size_t at = 0;
+
+    out[0] = '\0';
+    for (size_t i = 0; p->weighted && i < p->n_entries && at < size; i++)
+        at += (size_t)snprintf(out + at, size - at, "%s%.0f", i ? " " : "", p->entries[i].weight);
+    if (at >= size)
+        out[0] = '\0';
+}
+
 const char *st_plan_types_json(const struct st_plan *p)
 {
     return p->types_json;

@@ -41,6 +41,8 @@ bool st_plan_request(struct st_plan *p, struct st_claim_req *req);
 
 /* The names as JSON arrays, for the workers table. */
 const char *st_plan_queues_json(const struct st_plan *p);
+/* Of the same queues in the same order, with blanks between them; "" = a strict list, or no room. */
+void st_plan_weights(const struct st_plan *p, char *out, size_t size);
 const char *st_plan_types_json(const struct st_plan *p);
 
 #endif

@@ -115,7 +115,7 @@ static stint_code work(struct bench *b, stint_error *err)
     struct st_worker_handler h = {
         .pattern = BENCH_TYPE, .fn = noop, .arg = &w, .policy = st_policy_default};
     struct st_settings s;
-    struct st_worker_options opt = {.opener = {.open = open_timed, .arg = &b->url},
+    struct st_worker_options opt = {.opener = {.open = open_timed, .arg = &b->place},
                                     .settings = &s,
                                     .handlers = &h,
                                     .n_handlers = 1,
@@ -123,6 +123,7 @@ static stint_code work(struct bench *b, stint_error *err)
     struct st_tally t = {0};
     stint_code rc;
 
+    b->place.url = b->url;
     bench_settings(b, &s);
     rc = st_worker_new(&opt, &w, err);
     if (rc == STINT_OK)

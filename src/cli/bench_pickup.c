@@ -121,11 +121,12 @@ static stint_code run_worker(struct bench *b, struct pickup *p, pid_t child, sti
         .pattern = TYPE, .fn = note_start, .arg = p, .policy = st_policy_default};
     struct st_settings s;
     struct st_worker_options opt = {
-        .opener = cli_opener(&b->url), .settings = &s, .handlers = &h, .n_handlers = 1};
+        .opener = cli_opener(&b->place), .settings = &s, .handlers = &h, .n_handlers = 1};
     struct pickup_end end = {.child = child};
     pthread_t t;
     stint_code rc;
 
+    b->place.url = b->url;
     bench_settings(b, &s);
     rc = st_worker_new(&opt, &end.w, err);
     if (rc == STINT_OK &&

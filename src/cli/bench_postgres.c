@@ -297,14 +297,14 @@ void bench_pg_unpin(struct bench_pg *p)
 #define NEW_ROWS                                                                                   \
     "WITH t AS MATERIALIZED (SELECT i, (extract(epoch FROM now()) * 1000)::int8 - 3600000 - (i "   \
     "%% 5) * %s AS ms "                                                                            \
-    "FROM generate_series(%lld, %lld) i), "                                                        \
+    "FROM generate_series(%lld::int8, %lld::int8) i), "                                            \
     "u AS MATERIALIZED (SELECT i, ms, '\\x00'::bytea || substr(int8send(ms), 3, 6) || "            \
     "substr(int8send(28672 + (i >> 18)), 7, 2) || "                                                \
     "int8send((-9223372036854775807 - 1) | ((i & 262143) << 44) | (random() * "                    \
     "17592186044415)::int8) AS id FROM t), "                                                       \
     "e AS (INSERT INTO %s.entry(lane, created, due, slot, umode, id, payload) SELECT %s, ms * "    \
     "1000, %s, %s._home(id), "                                                                     \
-    "0, id, convert_to('1' || repeat('0', %lld), 'UTF8') FROM u) "
+    "0, id, convert_to('1' || repeat('0', %lld), 'UTF8') FROM u RETURNING due, slot, id, ctid AS at) "
 
 struct kind {
     const char *name;
@@ -346,10 +346,10 @@ static char *rows_sql(const struct bench_pg *p, const struct kind *k, int64_t fi
     else
         st_buf_printf(
             &b,
-            ", r AS (INSERT INTO %s.ready(lane, key, fence, attempt, slot, skips, keyed, id) "
-            "SELECT %s, %s, 0, 0, %s._home(id), 0, false, id FROM u) "
+            ", r AS (INSERT INTO %s.ready(lane, key, fence, attempt, slot, skips, keyed, id, at) "
+            "SELECT %s, due, 0, 0, slot, 0, false, id, at FROM e) "
             "INSERT INTO %s.tally(lane, waiting) VALUES (%s, %lld)",
-            s, lane, k->due, s, s, lane, (long long)(last - first + 1));
+            s, lane, s, lane, (long long)(last - first + 1));
     st_buf_printf(&b, "; SELECT %s._lanes_note(ARRAY[%s], ARRAY['%s'], ARRAY['%s'], ARRAY[%d])", s,
                   lane, k->queue, k->type, k->priority);
     if (k->paused)

@@ -65,7 +65,7 @@ const struct cli_command cmd_backup = {
     .summary = "copy the store to a file while it is used",
     .synopsis = "FILE",
     .about =
-        "Writes a consistent copy of the store to FILE, which must not be there yet.  Workers and "
+        "Writes a consistent copy of a SQLite store to FILE, which must not be there yet.  Workers and "
         "producers\n"
         "go on meanwhile.  Result files and logs lie in directories of their own: copy those too.",
     .examples = "stint backup \"stint-$(date +%F).db\"",

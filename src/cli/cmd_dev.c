@@ -332,7 +332,8 @@ static void greet(const struct dev *d)
 
 static stint_code work(struct dev *d, stint_error *err)
 {
-    struct st_worker_options opt = {.opener = cli_opener(&d->url), .settings = &d->settings, .signals = true};
+    const struct cli_place place = {.url = d->url, .signal = d->settings.signal, .runqy = d->settings.runqy};
+    struct st_worker_options opt = {.opener = cli_opener(&place), .settings = &d->settings, .signals = true};
     stint_code rc = st_worker_new(&opt, &d->worker, err);
     bool watching = false;
 

@@ -15,6 +15,7 @@
 #include "cli/config.h"
 #include "cli/config_keys.h"
 #include "cli/doctor.h"
+#include "store/redis_conn.h"
 
 void cli_found(struct cli_doctor *d, enum st_severity severity, const char *remedy, const char *fmt,
                ...)
@@ -59,6 +60,10 @@ static void check_type(struct cli_doctor *d, const struct st_settings *s,
     stint_error err;
     bool ok = true;
 
+    if (t->builtin) {
+        cli_found(d, ST_FINE, NULL, "type %s is built in", t->pattern);
+        return;
+    }
     if (st_conf_program(&t->command, &err)) {
         cli_found(d, ST_BAD, err.remedy, "type %s (%s:%d): run: %s", t->pattern, s->path, t->line,
                   err.message);
@@ -179,8 +184,8 @@ static void check_open_store(struct cli_doctor *d, struct st_store *store)
     cli_found(d, ST_FINE, NULL, "%s at %s, %s", about.version, about.where, about.durability);
     if (st_store_schema(store, false, &schema, &err))
         found_error(d, &err);
-    else if (schema.have < schema.want)
-        cli_found(d, ST_WARNING, "`stint migrate up`, or let the next command do it",
+    else if (schema.have == 0 && schema.want > 0) /* an older one is the store's to judge */
+        cli_found(d, ST_WARNING, "`stint migrate up`, or let the first enqueue or worker do it",
                   "schema version %d, this program wants %d", schema.have, schema.want);
     else if (st_store_check(store, store_found, d, &err))
         found_error(d, &err);
@@ -221,11 +226,54 @@ static void check_store(struct cli_doctor *d, const char *url)
     st_store_close(store);
 }
 
+/* ---- intake ----------------------------------------------------------------------------- */
+
+/* Without it messages wait, and jobs start after the grace only. */
+static void check_intake(struct cli_doctor *d, const struct st_settings *s, const char *store_url)
+{
+    struct st_redis *r = NULL;
+    struct st_redis_batch b;
+    stint_error err = {0};
+
+    if (!s->intake.rq)
+        return;
+    d->area = "intake";
+    if (st_redis_url_is(store_url))
+        cli_found(d, ST_BAD, "use a postgres:// or sqlite: store, or take `intake` out of stint.yaml",
+                  "the intake stands in front of a PostgreSQL or SQLite store, not of a Redis one");
+    st_redis_batch_init(&b);
+    st_redis_addv(&b, ST_REDIS_READ, "EXISTS", "rq:suspended", NULL);
+    if (st_redis_open(s->intake.rq, d->c->store_timeout_ms, &r, &err) || st_redis_run(r, &b, &err) ||
+        st_redis_reply_fail(r, st_redis_reply(&b, 0), &err))
+        cli_found(d, ST_WARNING, err.remedy, "RQ's messages are not taken: %s", err.message);
+    else if (st_redis_int(st_redis_reply(&b, 0), 0) == 1)
+        cli_found(d, ST_WARNING, "`rq resume` ends that", "RQ is suspended at %s: its messages are not taken",
+                  st_redis_where(r));
+    else
+        cli_found(d, ST_FINE, NULL, "RQ's Redis at %s answers", st_redis_where(r));
+    st_redis_batch_clear(&b);
+    st_redis_close(r);
+}
+
 /* ---- report ----------------------------------------------------------------------------- */
 
 static const char *const words[] = {[ST_FINE] = "ok", [ST_WARNING] = "warning", [ST_BAD] = "error"};
 static const enum cli_color colors[] = {
     [ST_FINE] = CLI_GREEN, [ST_WARNING] = CLI_YELLOW, [ST_BAD] = CLI_RED};
+
+/* As it can be pasted: in full, and a function in its lines, since some are comments.  The text is
+ * used up. */
+static void print_remedy(char *remedy)
+{
+    const char *lead = "->";
+
+    for (char *line = remedy, *next; line; line = next, lead = "  ") {
+        next = strchr(line, '\n');
+        if (next)
+            *next++ = '\0';
+        printf("           %s %s\n", lead, cli_clean(line));
+    }
+}
 
 static void print_text(struct cli_doctor *d, const size_t counts[3])
 {
@@ -241,7 +289,7 @@ static void print_text(struct cli_doctor *d, const size_t counts[3])
         printf("  %s%-8s%s %s\n", cli_paint(d->c, colors[f->severity]), words[f->severity],
                cli_paint(d->c, CLI_PLAIN), cli_safe(f->what, safe, sizeof(safe)));
         if (f->remedy)
-            printf("           -> %s\n", cli_safe(f->remedy, safe, sizeof(safe)));
+            print_remedy(f->remedy);
     }
     printf("%zu ok, %zu warning%s, %zu error%s\n", counts[ST_FINE], counts[ST_WARNING],
            counts[ST_WARNING] == 1 ? "" : "s", counts[ST_BAD], counts[ST_BAD] == 1 ? "" : "s");
@@ -313,6 +361,7 @@ static int run(struct cli *c)
     } else {
         check_store(&d, url);
     }
+    check_intake(&d, &c->settings, url);
     cli_doctor_host(&d, &c->settings, url);
     return report(&d);
 }

@@ -311,7 +311,11 @@ static int send_batch(struct cli *c, const struct st_batch *b)
     if (b->n)
         rc = st_batch_enqueue(b, store, out, &err);
     cli_progress_end(&p);
-    if (rc == STINT_EUNKNOWN) {
+    if (rc == STINT_EUNKNOWN && !(store->ops->caps & ST_CAP_BATCH_ATOMIC)) {
+        st_err_prefix(&err, "the store may have part of the batch");
+        st_err_remedy(&err, "repeat it: lines with an `id` are added once at most; for the others "
+                            "see what is there, `stint job list`");
+    } else if (rc == STINT_EUNKNOWN) {
         st_fail(&err, rc, "the store may or may not have the batch, whose first job is %s",
                 out[0].id);
         st_err_remedy(&err, "all of it is there or nothing: ask with `stint job show %s`",

@@ -122,6 +122,26 @@ static int wait_print(struct cli *c, const struct st_job_info *info, bool result
     return code || ok ? code : CLI_FAILED;
 }
 
+/* In the place of a job that cannot be shown any more. */
+static int wait_gone(struct cli *c)
+{
+    struct st_buf b;
+    struct st_jw w;
+
+    st_buf_init(&b, 4096);
+    st_jw_init(&w, &b);
+    st_jw_open(&w, '{');
+    st_jw_key(&w, "id");
+    st_jw_cstr(&w, c->args[0]);
+    st_jw_key(&w, "state");
+    st_jw_cstr(&w, ST_AWAIT_GONE);
+    st_jw_close(&w, '}');
+    if (!b.failed)
+        printf("%s\n", b.p);
+    st_buf_clear(&b);
+    return CLI_NOTFOUND;
+}
+
 static int wait(struct cli *c)
 {
     int64_t timeout_us = -1;
@@ -145,7 +165,7 @@ static int wait(struct cli *c)
         return c->exit;
     ms = timeout_us < 0 ? -1 : timeout_us / ST_MS > INT_MAX ? INT_MAX : (int)(timeout_us / ST_MS);
     if (st_await(store, st_slice_cstr(c->args[0]), ms, &info, &err))
-        return cli_fail(c, &err);
+        return c->json && strcmp(err.detail, ST_AWAIT_GONE) == 0 ? wait_gone(c) : cli_fail(c, &err);
     code = wait_print(c, &info, result);
     st_job_info_clear(&info);
     return code;

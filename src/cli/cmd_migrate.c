@@ -122,7 +122,9 @@ static int down(struct cli *c, struct st_store *store, const struct st_schema *b
     stint_error err;
 
     if (!store->ops->schema_down)
-        return cli_error(c, STINT_EINVAL, "restore a backup that was made before `stint migrate up`",
+        return cli_error(c, STINT_EINVAL,
+                         before->have > 1 ? "restore a backup that was made before `stint migrate up`"
+                                          : "there is no older version to go back to",
                          "the %s store cannot take its schema down", store->ops->name);
     if (to > before->have)
         return cli_usage(c, "--to %d is not down from version %d", to, before->have);
@@ -224,5 +226,6 @@ const struct cli_command cmd_migrate = {
     .options = options,
     .examples = "stint migrate status\nstint backup before.db && stint migrate up\n"
                 "stint migrate sql > stint.sql\nstint migrate down --to 1 --yes",
+    .exits = "1  `down` was refused: others have tables in the schema",
     .run = run,
 };

@@ -9,6 +9,7 @@
 
 #include "cli/config.h"
 #include "cli/run_worker.h"
+#include "store/redis_conn.h"
 
 enum { OPT_QUEUES = 1, OPT_TYPES, OPT_SLOTS, OPT_ONCE, OPT_NAME };
 
@@ -132,16 +133,28 @@ static int print_tally(struct cli *c, const struct st_tally *t, const struct lat
     return cli_print_json(c, &b);
 }
 
+/* RQ's messages go by a store that can choose by due time; a Redis store is fed by its own clients. */
+static stint_code check_intake(const struct args *a, const struct st_settings *s, stint_error *err)
+{
+    if (!s->intake.rq || !st_redis_url_is(a->url))
+        return STINT_OK;
+    return st_refuse(err, "use a postgres:// or sqlite: store, or take intake out of the configuration",
+                     "intake stands in front of a PostgreSQL or SQLite store, not of a Redis one");
+}
+
 static int work(struct args *a, const struct st_settings *s)
 {
-    struct st_worker_options opt = {.opener = cli_opener(&a->url), .settings = s, .once = a->once, .signals = true,
+    const struct cli_place place = {.url = a->url, .signal = s->signal, .runqy = s->runqy};
+    struct st_worker_options opt = {.opener = cli_opener(&place), .settings = s, .once = a->once, .signals = true,
                                     .reload = reload, .reload_arg = a};
     struct st_worker *w;
     struct st_tally tally;
     struct later later;
     stint_error err;
-    stint_code rc = st_worker_new(&opt, &w, &err);
+    stint_code rc = check_intake(a, s, &err);
 
+    if (rc == STINT_OK)
+        rc = st_worker_new(&opt, &w, &err);
     if (rc != STINT_OK)
         return cli_fail(a->c, &err);
     rc = st_worker_run(w, &err);

@@ -187,22 +187,36 @@ static stint_code read_retention(struct st_conf *c, const struct st_yaml *v,
     return st_conf_map(c, v, k->name, retention_keys, field);
 }
 
-static stint_code read_runqy(struct st_conf *c, const struct st_yaml *v,
-                             const struct st_conf_key *k, void *field)
-{
-    stint_code rc = st_conf_bool(c, v, k, field);
-
-    if (!rc && *(bool *)field)
-        return st_yaml_fail(c->err, c->file, v, "runqy: true is not in this version of stint yet");
-    return rc;
-}
-
 /* "scheme:..." as RFC 3986 has it; anything else is a path. */
 static bool is_url(const char *text)
 {
     size_t n = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+.-");
 
     return n > 1 && text[n] == ':';
+}
+
+/* "host=... password=...", as libpq takes it too: no path, and not to be shown. */
+static bool is_words(const char *text)
+{
+    static const char *const words[] = {"host", "hostaddr", "port", "dbname", "user", "password", "service", "sslmode"};
+    const size_t n = strcspn(text, "= ");
+
+    for (size_t i = 0; text[n] == '=' && i < sizeof(words) / sizeof(words[0]); i++)
+        if (strlen(words[i]) == n && strncmp(text, words[i], n) == 0)
+            return true;
+    return false;
+}
+
+#define WORDS_WRONG "is a list of words as libpq takes it, not a store's URL"
+#define WORDS_REMEDY "write it as postgres://USER@HOST/DATABASE, with what else there is behind a ?"
+
+/* What is wrong with a URL of no store we have. */
+static const char *kind_wrong(const char *text)
+{
+    char whole[32];
+
+    snprintf(whole, sizeof(whole), "%.*s://", (int)strcspn(text, ":"), text);
+    return st_store_kind(whole) ? "but has no // behind that" : "which this version does not have";
 }
 
 static stint_code read_store(struct st_conf *c, const struct st_yaml *v,
@@ -212,11 +226,31 @@ static stint_code read_store(struct st_conf *c, const struct st_yaml *v,
 
     if (!text)
         return STINT_EINVAL;
+    if (is_words(text)) {
+        st_yaml_fail(c->err, c->file, v, "store: " WORDS_WRONG);
+        st_err_remedy(c->err, WORDS_REMEDY);
+        return STINT_EINVAL;
+    }
     if (is_url(text) && !st_store_kind(text)) {
         st_yaml_fail(c->err, c->file, v,
-                     "store: names a store of the kind %.*s, which this version does not have",
-                     (int)strcspn(text, ":"), text);
+                     "store: names a store of the kind %.*s, %s", (int)strcspn(text, ":"), text,
+                     kind_wrong(text));
         st_err_remedy(c->err, "use " ST_STORE_URLS);
+        return STINT_EINVAL;
+    }
+    return st_conf_text(c, v, k, field);
+}
+
+static stint_code read_signal(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
+{
+    const char *text = st_conf_scalar(c, v, k->name);
+    stint_error why = {0};
+
+    if (!text)
+        return STINT_EINVAL;
+    if (st_signal_url_check(text, &why)) {
+        st_yaml_fail(c->err, c->file, v, "signal: %s", why.message);
+        st_err_remedy(c->err, "%s", why.remedy);
         return STINT_EINVAL;
     }
     return st_conf_text(c, v, k, field);
@@ -227,11 +261,11 @@ static const struct st_conf_key top_keys[] = {
     {"worker", read_worker, 0, 0, 0},
     {"limits", read_limits, AT(limits), 0, 0},
     {"retention", read_retention, AT(keep), 0, 0},
-    {"runqy", read_runqy, AT(runqy), 0, 0},
+    {"runqy", st_conf_bool, AT(runqy), 0, 0},
     {"types", st_conf_types, 0, 0, 0},
     {"queues", st_conf_parents, 0, 0, 0},
-    {"intake", NULL, 0, 0, 0},
-    {"signal", NULL, 0, 0, 0},
+    {"intake", st_conf_intake, AT(intake), 0, 0},
+    {"signal", read_signal, AT(signal), 0, 0},
     {NULL, NULL, 0, 0, 0},
 };
 
@@ -397,6 +431,25 @@ static stint_code env_poll(struct st_settings *s, stint_error *err)
     return STINT_OK;
 }
 
+static stint_code env_signal(struct st_settings *s, stint_error *err)
+{
+    const char *v = env_value("STINT_SIGNAL");
+    char *copy;
+
+    if (!v)
+        return STINT_OK;
+    if (st_signal_url_check(v, err)) {
+        st_err_prefix(err, "STINT_SIGNAL");
+        return STINT_EINVAL;
+    }
+    copy = strdup(v);
+    if (!copy)
+        return st_fail(err, STINT_ENOMEM, "no memory for STINT_SIGNAL");
+    free(s->signal);
+    s->signal = copy;
+    return STINT_OK;
+}
+
 stint_code st_config_env(struct st_settings *s, stint_error *err)
 {
     const char *slots = env_value("STINT_SLOTS"), *queues = env_value("STINT_QUEUES");
@@ -405,6 +458,8 @@ stint_code st_config_env(struct st_settings *s, stint_error *err)
 
     if (!rc)
         rc = env_poll(s, err);
+    if (!rc)
+        rc = env_signal(s, err);
     if (rc)
         return rc;
     if (slots) {
@@ -462,11 +517,15 @@ stint_code st_config_store_check(const char *flag, const struct st_settings *s, 
 {
     struct store_source from = store_source(flag, s, dev);
 
+    if (is_words(from.text)) {
+        st_fail(err, STINT_EINVAL, "%s " WORDS_WRONG, from.name);
+        st_err_remedy(err, WORDS_REMEDY);
+        return STINT_EINVAL;
+    }
     if (!is_url(from.text) || st_store_kind(from.text))
         return STINT_OK;
-    st_fail(err, STINT_EINVAL,
-            "%s names a store of the kind %.*s, which this version does not have", from.name,
-            (int)strcspn(from.text, ":"), from.text);
+    st_fail(err, STINT_EINVAL, "%s names a store of the kind %.*s, %s", from.name,
+            (int)strcspn(from.text, ":"), from.text, kind_wrong(from.text));
     if (strstr(from.name, "_URL"))
         st_err_remedy(
             err,

@@ -62,6 +62,8 @@ char *st_conf_join(const struct st_conf *c, const char *path);
 
 /* config_types.c: `types:`, and `queues:` which refers to them. */
 st_conf_read st_conf_types, st_conf_parents;
+/* config_intake.c: `intake:`, into a struct st_intake_conf. */
+st_conf_read st_conf_intake;
 /* config_children.c: keys of a type.  Their fields: enum st_mode, bool park, struct st_recycle, struct st_caps. */
 st_conf_read st_conf_mode, st_conf_on_crash, st_conf_recycle, st_conf_caps;
 /* Does the type have keys that its mode does not use? */

@@ -337,8 +337,40 @@ static stint_code check_placeholders(struct st_conf *c, const struct st_yaml *ru
 
 #define AT(member) offsetof(struct st_type_conf, member)
 
+static stint_code read_builtin(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
+{
+    const char *text = st_conf_scalar(c, v, k->name);
+
+    if (!text)
+        return STINT_EINVAL;
+    if (strcmp(text, "mock") != 0) {
+        st_yaml_fail(c->err, c->file, v, "builtin: '%.40s' is not known", text);
+        return st_conf_remedy(c, "the one that there is: builtin: mock; for a program of your own write run: [program]");
+    }
+    *(enum st_builtin *)field = ST_BUILTIN_MOCK;
+    return STINT_OK;
+}
+
+/* What is about a program has no effect on a handler that is none. */
+static stint_code check_builtin(struct st_conf *c, const struct st_yaml *type)
+{
+    static const char *const keys[] = {"run",       "mode",          "payload",         "grace",          "cwd",     "env", "inherit_env",
+                                       "processes", "max_in_flight", "startup_timeout", "on_child_crash", "recycle", "caps"};
+
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        const struct st_yaml *v = st_yaml_member(type, keys[i]);
+
+        if (!v)
+            continue;
+        st_yaml_fail_key(c->err, c->file, v, "%s does not go with builtin", keys[i]);
+        return st_conf_remedy(c, "take one of the two out");
+    }
+    return STINT_OK;
+}
+
 static const struct st_conf_key type_keys[] = {
     {"run", read_run, AT(command), 0, 0},
+    {"builtin", read_builtin, AT(builtin), 0, 0},
     {"mode", st_conf_mode, AT(command.mode), 0, 0},
     {"payload", read_payload_by, AT(command.payload_by), 0, 0},
     {"timeout", st_conf_timeout, AT(policy.timeout_us), ST_MS, 3650 * ST_DAY},
@@ -374,6 +406,8 @@ static stint_code read_type(struct st_conf *c, const struct st_yaml *v, struct s
     rc = st_conf_map(c, v, "a type", type_keys, t);
     if (rc)
         return rc;
+    if (t->builtin)
+        return check_builtin(c, v);
     if (!t->command.argv) {
         st_yaml_fail_key(c->err, c->file, v, "the type '%.60s' has no `run`", v->key);
         st_err_remedy(c->err, "add run: [program, argument, ...]");

@@ -209,7 +209,9 @@ stint_code cli_store_open(struct cli *c, const char *url, unsigned flags, struct
     int64_t end_us = st_clock_mono_us() + c->store_timeout_ms * ST_MS;
     struct st_store_open opt = {.timeout_ms = c->store_timeout_ms,
                                 .no_create = !(flags & CLI_CREATE),
-                                .no_migrate = flags & CLI_NO_MIGRATE};
+                                .no_migrate = flags & CLI_NO_MIGRATE,
+                                .signal = c->settings.signal,
+                                .runqy = c->settings.runqy};
     int wait_ms = 10;
 
     for (;;) {

@@ -4,7 +4,7 @@
  *
  * Asked in the order in which a claim would stumble:
  *
- *     ended?  held?  blocked?  due?  budget?  queue paused?
+ *     ended?  held?  blocked?  due?  budget?  queue paused?  announced?
  *     a live worker -> for its queue -> for its type -> healthy -> not quiet -> a free slot
  *
  * Everything that keeps the job is told, not only the first thing: a job may be both not due and in
@@ -61,7 +61,7 @@ static void why_ended(struct list *l, const struct cli_facts *f)
     if (j->state == ST_SUCCEEDED) {
         snprintf(remedy, sizeof(remedy),
                  "`stint job retry %s --replay` runs it once more, as a new job", j->id);
-        add(l, "succeeded", remedy, "it has succeeded at %s", when);
+        add(l, "succeeded", remedy, "it succeeded at %s", when);
         return;
     }
     snprintf(remedy, sizeof(remedy), "`stint job retry %s` runs it again", j->id);
@@ -114,7 +114,10 @@ static void why_not_due(struct list *l, const struct cli_facts *f)
     if (j->due_us <= f->now_us)
         return;
     cli_when(f->now_us, j->due_us, when);
-    if (j->attempt > 0)
+    if (j->attempt == 0 && j->error_kind == ST_KIND_NO_HANDLER) /* Redis: a worker without its type had it */
+        add(l, "retrying", "let all workers of its queue handle the type, or give the type a queue of its own",
+            "it was put off until %s (%s)", when, last_error(j, error));
+    else if (j->attempt > 0)
         add(l, "retrying", NULL, "attempt %d ended with %s; it is tried again at %s", j->attempt,
             last_error(j, error), when);
     else
@@ -134,6 +137,22 @@ static void why_paused(struct list *l, const struct cli_facts *f)
         snprintf(remedy, sizeof(remedy), "`stint queue resume %s`", q->name);
         add(l, "queue_paused", remedy, "the queue %s is paused", q->name);
     }
+}
+
+/* Workers leave it to the message that announces it, for a while. */
+static void why_announced(struct list *l, const struct cli_facts *f)
+{
+    int64_t late_us;
+    char when[CLI_TEXT];
+
+    if (!f->settings || !st_settings_announced(f->settings, st_slice_cstr(f->job->queue)))
+        return;
+    late_us = f->job->due_us + f->settings->intake.grace_us;
+    if (f->now_us >= late_us)
+        return;
+    cli_when(f->now_us, late_us, when);
+    add(l, "announced", "announce it through RQ, or wait",
+        "its queue is announced by RQ: without a message it is claimed at %s", when);
 }
 
 /* ---- the workers -------------------------------------------------------------------------- */
@@ -295,6 +314,7 @@ size_t cli_explain(const struct cli_facts *f, struct cli_reason out[CLI_REASONS_
         add(&l, "exhausted", "`stint job cancel` and `stint job retry` give it a fresh budget",
             "its budget is used up: %d of %d attempts", j->attempt, j->max_attempts);
     why_paused(&l, f);
+    why_announced(&l, f);
     why_no_worker(&l, f);
     return l.n;
 }

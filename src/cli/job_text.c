@@ -105,8 +105,9 @@ static void line_times(const struct st_job_info *info, int64_t now_us)
     char text[CLI_TEXT];
 
     line_time("created", now_us, info->created_us);
-    line_time(st_state_ended(info->state) || info->started_us ? "was due" : "due", now_us,
-              info->due_us);
+    line_time(st_state_ended(info->state) || (info->started_us && info->due_us <= now_us) ? "was due"
+                                                                                          : "due",
+              now_us, info->due_us);
     line_time("started", now_us, info->started_us);
     line_time("finished", now_us, info->finished_us);
     if (info->timeout_us)
@@ -257,7 +258,7 @@ static int print_table(struct cli *c, const struct st_job_info *list, size_t n, 
         cli_table_cell(&t, "%s", st_shown_name(j->shown));
         cli_table_color(&t, cli_state_color(j->shown));
         cli_table_cell(&t, "%d", j->attempt);
-        cli_table_cell(&t, "%s", cli_age(now_us, j->created_us, text));
+        cli_table_cell(&t, "%s", j->created_us ? cli_age(now_us, j->created_us, text) : "-");
         note_cell(&t, j, now_us);
     }
     return cli_table_print(c, &t);

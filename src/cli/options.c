@@ -30,7 +30,7 @@ enum {
 };
 
 const struct cli_option cli_globals[] = {
-    {"store", 0, "URL", OPT_STORE, "which store: sqlite:PATH, a SQLite file's path, or postgres://USER@HOST/DATABASE"},
+    {"store", 0, "URL", OPT_STORE, "which store: sqlite:PATH, a file's path, postgres://USER@HOST/DATABASE or redis://HOST"},
     {"config", 'c', "FILE", OPT_CONFIG,
      "the configuration [$STINT_CONFIG, else ./stint.yaml if it is there]"},
     {"json", 0, NULL, OPT_JSON, "print JSON, errors too"},

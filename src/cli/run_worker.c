@@ -51,9 +51,9 @@ stint_code cli_worker_settings(struct cli *c, const struct cli_worker_flags *f, 
 
 static stint_code open_url(void *arg, struct st_store **out, stint_error *err)
 {
-    const char **url = arg;
-    struct st_store_open opt = {.timeout_ms = 5000};
-    stint_code rc = st_store_open(*url, &opt, out, err);
+    const struct cli_place *place = arg;
+    struct st_store_open opt = {.timeout_ms = 5000, .signal = place->signal, .runqy = place->runqy};
+    stint_code rc = st_store_open(place->url, &opt, out, err);
 
     if (rc == STINT_OK && st_log_threshold() == ST_LOG_DEBUG) {
         struct st_store *traced = st_store_trace(*out);
@@ -63,9 +63,9 @@ static stint_code open_url(void *arg, struct st_store **out, stint_error *err)
     return rc;
 }
 
-struct st_opener cli_opener(const char **url)
+struct st_opener cli_opener(const struct cli_place *place)
 {
-    return (struct st_opener){.open = open_url, .arg = url};
+    return (struct st_opener){.open = open_url, .arg = (void *)(uintptr_t)place};
 }
 
 char *cli_results_dir(const char *url)

@@ -19,8 +19,14 @@ struct cli_worker_flags {
 stint_code cli_worker_settings(struct cli *c, const struct cli_worker_flags *f, const char *text,
                                struct st_settings *s, stint_error *err);
 
-/* An opener for url; *url must outlive it. */
-struct st_opener cli_opener(const char **url);
+/* A store and the signal that goes with it. */
+struct cli_place {
+    const char *url, *signal; /* signal may be NULL */
+    bool runqy;
+};
+
+/* An opener for place, which must outlive it. */
+struct st_opener cli_opener(const struct cli_place *place);
 
 /* Where large results go when nothing is configured: beside the SQLite file, else the working directory.  A new
  * string, absolute; NULL = no memory. */

@@ -17,10 +17,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+void st_done_tell(struct st_done *d, const struct st_finish *f)
+{
+    struct st_ticket *t = d->ticket;
+
+    d->ticket = NULL;
+    if (t)
+        t->over(t, d, f);
+}
+
 void st_done_free(struct st_done *d)
 {
     if (!d)
         return;
+    st_done_tell(d, NULL);
     st_job_free(d->job);
     st_ran_clear(&d->ran);
     free(d->result_ref);
@@ -107,7 +117,7 @@ bool st_done_decide(const struct st_done *d, double unit, int64_t now_boot_us, s
     }
     f->outcome = ST_OUT_SUCCEEDED;
     f->result_ref = st_slice_cstr(d->result_ref);
-    if (!d->result_ref)
+    if (!d->result_ref || r->result_len <= ST_RESULT_INLINE)
         f->result = ST_SLICE(r->result, r->result_len);
     return true;
 }

@@ -4,6 +4,9 @@
  *
  * A file's name carries the job and the fence, so that two attempts never write to the same one; it is written
  * under a temporary name, synced and renamed, so that a path in the store always leads to a whole result.
+ *
+ * A small result that goes to a file because somebody looks for it there is in the store as well: its file is not synced, and
+ * what a power failure takes of it the store still has.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -44,7 +47,7 @@ static bool sync_dir(const char *dir)
 }
 
 /* errno tells why not. */
-static bool write_file(const char *dir, const char *temp, const char *path, const char *p, size_t n)
+static bool write_file(const char *dir, const char *temp, const char *path, const char *p, size_t n, bool sync)
 {
     int fd, saved;
 
@@ -53,7 +56,7 @@ static bool write_file(const char *dir, const char *temp, const char *path, cons
     fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (fd < 0)
         return false;
-    if (!write_all(fd, p, n) || fsync(fd) != 0) {
+    if (!write_all(fd, p, n) || (sync && fsync(fd) != 0)) {
         saved = errno;
         close(fd);
         unlink(temp);
@@ -66,7 +69,7 @@ static bool write_file(const char *dir, const char *temp, const char *path, cons
         errno = saved;
         return false;
     }
-    return sync_dir(dir);
+    return !sync || sync_dir(dir);
 }
 
 static void settle_failed(struct st_done *d, const char *path)
@@ -86,8 +89,8 @@ void st_result_settle(struct st_done *d, const char *dir)
     char name[ST_ID_FILE_MAX + 1], path[PATH_MAX], temp[PATH_MAX];
     int n;
 
-    if (!d->ran.ok || d->ran.aborted != ST_ABORT_NOT || d->ran.result_len <= ST_RESULT_INLINE ||
-        d->result_ref)
+    if (!d->ran.ok || d->ran.aborted != ST_ABORT_NOT || d->result_ref ||
+        (d->ran.result_len <= ST_RESULT_INLINE && !d->to_file))
         return;
     st_id_file_name(st_slice_cstr(d->job->id), name);
     n = snprintf(path, sizeof(path), "%s/%s-%lld.result", dir, name, (long long)d->job->fence);
@@ -98,7 +101,8 @@ void st_result_settle(struct st_done *d, const char *dir)
     }
     memcpy(temp, path, (size_t)n);
     memcpy(temp + n, ".tmp", 5);
-    if (!write_file(dir, temp, path, d->ran.result, d->ran.result_len)) {
+    if (!write_file(dir, temp, path, d->ran.result ? d->ran.result : "null", d->ran.result ? d->ran.result_len : 4,
+                    d->ran.result_len > ST_RESULT_INLINE)) {
         settle_failed(d, path);
         return;
     }

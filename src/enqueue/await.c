@@ -34,10 +34,20 @@ static int sleep_ms(int timeout_ms, int64_t end_us, int64_t now_us, int most_ms)
     return left_ms > 0 ? (int)left_ms : 0;
 }
 
+/* It was there and is not any more: removed, or a task of somebody else's that is kept no longer than it runs. */
+static stint_code gone(struct st_slice id, stint_error *err)
+{
+    st_fail(err, STINT_ENOTFOUND, "job %.*s is gone: nobody knows how it has ended", (int)id.len, id.p);
+    st_err_detail(err, ST_AWAIT_GONE);
+    st_err_remedy(err, "it was removed, or is not kept once it has succeeded; asynq's producers ask for that with Retention");
+    return STINT_ENOTFOUND;
+}
+
 stint_code st_await(struct st_store *store, struct st_slice id, int timeout_ms,
                     struct st_job_info *out, stint_error *err)
 {
     const int64_t began_us = st_clock_mono_us(), end_us = began_us + timeout_ms * ST_MS;
+    bool seen = false;
 
     for (;;) {
         stint_code rc = st_store_get(store, 0, id, out, err);
@@ -45,8 +55,11 @@ stint_code st_await(struct st_store *store, struct st_slice id, int timeout_ms,
         bool woken;
         int ms;
 
+        if (rc == STINT_ENOTFOUND && seen)
+            return gone(id, err);
         if (rc != STINT_OK || st_state_ended(out->state))
             return rc;
+        seen = true;
         now_us = st_clock_mono_us();
         ms = sleep_ms(timeout_ms, end_us, now_us, look_ms(store, now_us - began_us));
         if (ms == 0) {

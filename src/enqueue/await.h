@@ -8,7 +8,9 @@
 #include "store/store.h"
 
 /* Fills *out (st_job_info_clear) once the job has ended.  timeout_ms < 0 waits without limit;
- * ETIMEOUT otherwise.  Woken by the store's hints, with a slow poll behind them. */
+ * ETIMEOUT otherwise.  Woken by the store's hints, with a slow poll behind them.  ENOTFOUND with the
+ * detail ST_AWAIT_GONE: it was there when the wait began. */
+#define ST_AWAIT_GONE "gone"
 stint_code st_await(struct st_store *store, struct st_slice id, int timeout_ms,
                     struct st_job_info *out, stint_error *err);
 

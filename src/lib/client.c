@@ -29,9 +29,16 @@ const char *st_lib_url(const char *url)
     return url ? url : "sqlite:stint.db";
 }
 
+const char *st_lib_signal(void)
+{
+    const char *url = getenv("STINT_SIGNAL");
+
+    return url && *url ? url : NULL;
+}
+
 stint_code stint_open(const char *url, int timeout_ms, stint **out, stint_error *err)
 {
-    struct st_store_open opt = {.timeout_ms = timeout_ms};
+    struct st_store_open opt = {.timeout_ms = timeout_ms, .signal = st_lib_signal()};
     stint *st;
     stint_code rc;
 

@@ -37,6 +37,8 @@ stint_code st_lib_usable(const stint *st, stint_error *err);
 
 /* The store to use: url, else the environment's, else the default. */
 const char *st_lib_url(const char *url);
+/* STINT_SIGNAL, or NULL. */
+const char *st_lib_signal(void);
 
 /* Checks the caller's jobs, then hands them over: into out[], whatever the answer is. */
 typedef stint_code (*st_lib_add_fn)(void *arg, const struct st_new_job *jobs, size_t n,

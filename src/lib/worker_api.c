@@ -264,7 +264,7 @@ static stint_code open_store(void *arg, struct st_store **out, stint_error *err)
 {
     const stint_worker *w = arg;
 
-    return st_store_open(w->url, &(struct st_store_open){.timeout_ms = STORE_TIMEOUT_MS}, out, err);
+    return st_store_open(w->url, &(struct st_store_open){.timeout_ms = STORE_TIMEOUT_MS, .signal = st_lib_signal()}, out, err);
 }
 
 stint_code st_lib_store_take(stint_worker *w, struct st_store **out, stint_error *err)

@@ -27,6 +27,7 @@
 #include "maintain/takeover.h"
 
 #define REAP_BATCH 100
+#define BEATS_MISSED 3 /* in a row, before a store that is busy or away is told here too */
 #define PRUNE_BATCH 1000
 #define PRUNE_EVERY (60 * ST_SEC)
 
@@ -56,6 +57,8 @@ struct st_maintainer {
     /* the thread's own */
     struct st_store *store;
     bool registered; /* the first beat is written */
+    int missed;      /* beats that have failed since the last one that did not */
+    bool told;       /* that they fail */
     bool ousted;     /* the row is another's now */
     struct chore reap, beat, elect, prune, upkeep;
     int64_t epoch; /* 0 = not the leader */
@@ -138,6 +141,19 @@ static void say_ousted(struct st_maintainer *m, const stint_error *err)
     uv_async_send(m->wake);
 }
 
+/* A store that is away is the courier's to tell.  One that refuses us alone, or has no connection left for us, may be told by
+ * nobody else: as long as nothing is due a claim only reads, over a connection that it has. */
+static void say_beat_failed(struct st_maintainer *m, const stint_error *err)
+{
+    const bool passing = err->code == STINT_EAGAIN || err->code == STINT_EUNKNOWN;
+    const bool tell = !m->told && (!passing || m->missed + 1 >= BEATS_MISSED);
+
+    st_log(tell ? ST_LOG_WARN : ST_LOG_DEBUG, "worker.beat_failed", ST_F("worker", m->id), ST_FE(err),
+           ST_F("remedy", err->remedy));
+    m->missed++;
+    m->told = m->told || tell;
+}
+
 static void do_beat(struct st_maintainer *m)
 {
     struct st_worker_info w;
@@ -155,8 +171,12 @@ static void do_beat(struct st_maintainer *m)
     if (rc == STINT_EEXISTS)
         say_ousted(m, &err);
     else if (rc != STINT_OK)
-        st_log(ST_LOG_DEBUG, "worker.beat_failed", ST_FE(&err));
-    else if (!m->registered)
+        say_beat_failed(m, &err);
+    if (rc != STINT_OK)
+        return;
+    m->missed = 0;
+    m->told = false;
+    if (!m->registered)
         say_started(m, &w);
 }
 

@@ -12,6 +12,14 @@ static const struct {
     {"sqlite:", "sqlite"},
     {"postgres://", "postgres"},
     {"postgresql://", "postgres"},
+    {"redis://", "redis"},
+    {"rediss://", "redis"},
+    {"redis+unix://", "redis"},
+    {"redis-socket://", "redis"},
+    {"redis-sentinel://", "redis"},
+    {"rediss-sentinel://", "redis"},
+    {"redis-cluster://", "redis"},
+    {"rediss-cluster://", "redis"},
 };
 
 const char *st_store_kind(const char *url)

@@ -31,7 +31,7 @@
 
 /* ---- URLs ------------------------------------------------------------------------------------- */
 
-#define SCHEMA_MAX 63 /* NAMEDATALEN - 1 */
+#define SCHEMA_MAX 55 /* NAMEDATALEN - 1, less the end of a role's name: _enqueue */
 #define URL_MAX    8192
 
 /* Where the parameters begin, at '?'; as libpq finds it: a '?' in a password does not count. */
@@ -76,15 +76,19 @@ static char *percent_decode(const char *p, size_t len)
     return out;
 }
 
-/* Names go into SQL text, in literals and function bodies too: nothing that ends one of these. */
+/* Names go into SQL text, in literals, format() and function bodies too: nothing that ends one of these.  What is in the schema
+ * is ours, to grant, to revoke and to drop: not the one that everybody shares. */
 static stint_code schema_check(const char *name, stint_error *err)
 {
     const size_t len = strlen(name);
 
-    if (len == 0 || len > SCHEMA_MAX || !st_utf8_valid(name, len) || strpbrk(name, "'\"\\{}$;") ||
+    if (len == 0 || len > SCHEMA_MAX || !st_utf8_valid(name, len) || strpbrk(name, "'\"\\{}$;%") ||
         strncmp(name, "pg_", 3) == 0)
-        return st_refuse(err, "a name has 1 to 63 bytes, no quotes, and does not begin with pg_",
+        return st_refuse(err, "a name has 1 to 55 bytes, no quotes, and does not begin with pg_",
                          "schema=%s cannot be the name of a schema", name);
+    if (strcmp(name, "public") == 0 || strcmp(name, "information_schema") == 0)
+        return st_refuse(err, "name one that stint has for itself, such as schema=stint_jobs",
+                         "schema=%s is shared with others", name);
     for (size_t i = 0; i < len; i++)
         if ((unsigned char)name[i] < ' ' || name[i] == 0x7f)
             return st_refuse(err, "use letters, digits and _", "a schema's name has control characters");
@@ -322,7 +326,7 @@ static void shared_put(struct st_pg_shared *sh)
 
 static int64_t pg_now(struct st_store *store)
 {
-    return st_clock_real_us() + st_pg_of(store)->clock_off_us;
+    return st_clock_boot_us() + st_pg_of(store)->boot_off_us;
 }
 
 /* Any thread. */
@@ -393,6 +397,7 @@ static const struct st_store_ops postgres_ops = {
     .claim = st_pg_claim,
     .exchange = st_pg_exchange,
     .acquire = st_pg_acquire,
+    .acquire_many = st_pg_acquire_many,
     .renew = st_pg_renew,
     .finish = st_pg_finish,
     .transact = st_pg_transact,
@@ -440,6 +445,7 @@ static stint_code first_look(struct st_pg *s, stint_error *err)
     pthread_mutex_lock(&sh->sh.mu);
     known = sh->known;
     s->clock_off_us = sh->clock_off_us;
+    s->boot_off_us = sh->boot_off_us;
     pthread_mutex_unlock(&sh->sh.mu);
     if (known)
         return STINT_OK;

@@ -197,13 +197,13 @@ void st_pg_item_bytes(struct st_pg_args *a, struct st_slice s)
     a->n_items++;
 }
 
-/* The server takes only UTF-8 without NUL as text: what is neither becomes '?'. */
-static void put_clean(struct st_buf *b, struct st_slice s)
+/* The server takes only UTF-8 without NUL as text, and of that what the database can hold: the rest becomes '?'. */
+static void put_clean(struct st_buf *b, struct st_slice s, bool narrow)
 {
     for (size_t i = 0; i < s.len;) {
         const size_t n = s.p[i] ? st_utf8_len(s.p + i, s.len - i) : 0;
 
-        if (n)
+        if (n == 1 || (n && !narrow))
             st_buf_put(b, s.p + i, n);
         else
             st_buf_putc(b, '?');
@@ -222,11 +222,23 @@ void st_pg_item_text(struct st_pg_args *a, struct st_slice s)
     }
     at = a->buf.len;
     put_i32(&a->buf, 0);
-    put_clean(&a->buf, s);
+    put_clean(&a->buf, s, a->narrow);
     a->n_items++;
     be = htobe32((uint32_t)(a->buf.len - at - sizeof(be)));
     if (!a->buf.failed)
         memcpy(a->buf.p + at, &be, sizeof(be));
+}
+
+void st_pg_shown(struct st_pg_args *a, struct st_slice s)
+{
+    if (!s.p) {
+        st_pg_null(a, ST_PG_TEXT);
+        return;
+    }
+    if (!begin(a, ST_PG_TEXT))
+        return;
+    put_clean(&a->buf, s, a->narrow);
+    end(a);
 }
 
 void st_pg_no_array(struct st_pg_args *a, unsigned elem)

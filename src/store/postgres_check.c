@@ -18,6 +18,7 @@
 #include "store/postgres_op.h"
 
 #define NEWEST_TESTED 18
+#define QUESTION_MAX  ((size_t)64 << 10)
 #define SMALL_BYTES   (256ll << 20) /* so much is counted job by job */
 
 struct check {
@@ -72,10 +73,27 @@ static bool away(const struct st_pg *s, stint_code code)
     return code && !s->c;
 }
 
+/* Runs one question.  Behind a pooler a session has the search_path of its user, and others may have put operators there. */
+static stint_code put(const struct check *k, const char *sql, PGresult **r, stint_error *err)
+{
+    struct st_buf b;
+    stint_code code;
+
+    if (!k->s->pooled)
+        return st_pg_exec(k->s, sql, NULL, false, r, err);
+    st_buf_init(&b, QUESTION_MAX);
+    st_buf_puts(&b, "SET LOCAL search_path = pg_catalog; ");
+    st_buf_puts(&b, sql);
+    code = b.failed ? st_fail(err, STINT_ENOMEM, "no memory for a question to %s", k->s->url.where)
+                    : st_pg_exec(k->s, b.p, NULL, false, r, err);
+    st_buf_clear(&b);
+    return code;
+}
+
 static stint_code ask(const struct check *k, const struct question *q, stint_error *err)
 {
     PGresult *r = NULL;
-    const stint_code code = st_pg_exec(k->s, q->sql, NULL, false, &r, err);
+    const stint_code code = put(k, q->sql, &r, err);
 
     if (away(k->s, code))
         return code;
@@ -135,15 +153,16 @@ static bool has(const PGresult *r, struct st_slice name)
     return false;
 }
 
-/* The statement itself is the remedy: it ends at a line's last semicolon, a function after its
- * body. */
-static void missing(const struct check *k, const char *what, struct st_slice name, const char *text)
+/* The statement itself is the remedy: it ends at a line's last semicolon, one with a body in
+ * `quote` after that. */
+static void missing(const struct check *k, const char *what, struct st_slice name, const char *text,
+                    const char *quote)
 {
-    const char *body = strstr(text, "$f$"), *end = strstr(text, ";\n");
+    const char *body = quote ? strstr(text, quote) : NULL, *end = strstr(text, ";\n");
     char *copy, *sql = NULL;
 
-    if (strcmp(what, "function") == 0 && body && strstr(body + 3, "$f$"))
-        end = strstr(body + 3, "$f$") + 3;
+    if (body && (body = strstr(body + strlen(quote), quote)))
+        end = body + strlen(quote);
     copy = strndup(text, end ? (size_t)(end - text) : strlen(text));
     if (copy)
         sql = st_pg_in_schema(k->s, copy);
@@ -151,6 +170,24 @@ static void missing(const struct check *k, const char *what, struct st_slice nam
         name.p);
     free(copy);
     free(sql);
+}
+
+/* Views that one block makes, all of them at every run: it is told once, with the first of them
+ * that is missing. */
+static int missing_together(const struct check *k, const PGresult *r)
+{
+    static const char *const names[] = {"_job", "job", "_live", "live", "_dead", "dead"};
+    static const char head[] = "DO $views$";
+    const char *block = NULL;
+
+    for (int i = st_pg_n_migrations - 1; i >= 0 && !block; i--)
+        block = strstr(st_pg_migrations[i].up, head);
+    for (size_t i = 0; block && i < sizeof(names) / sizeof(names[0]); i++)
+        if (!has(r, ST_SLICE(names[i], strlen(names[i])))) {
+            missing(k, "view", ST_SLICE(names[i], strlen(names[i])), block, "$views$");
+            return 1;
+        }
+    return 0;
 }
 
 /* The statement that made it last, in the newest version that has one. */
@@ -173,14 +210,16 @@ static stint_code check_made(const struct check *k, const char *what, const char
     struct st_slice name;
     int n_missing = 0;
 
-    if (st_pg_exec(k->s, sql, NULL, false, &r, err))
+    if (put(k, sql, &r, err))
         return err->code;
+    if (strcmp(what, "view") == 0) /* the others are made from these */
+        n_missing = missing_together(k, r);
     for (int i = 0; i < st_pg_n_migrations; i++)
         for (const char *p = st_pg_migrations[i].up; (p = next_made(p, heads, n, &name));
              p += name.len) {
             if (has(r, name) || latest(heads, n, name) != p)
                 continue;
-            missing(k, what, name, p);
+            missing(k, what, name, p, strcmp(what, "function") == 0 ? "$f$" : NULL);
             n_missing++;
         }
     PQclear(r);
@@ -221,11 +260,10 @@ static stint_code check_jobs(const struct check *k, stint_error *err)
     PGresult *r = NULL;
     long long bytes;
 
-    if (st_pg_exec(k->s,
-                   "SELECT coalesce(sum(pg_relation_size(c.oid)), 0)::int8 FROM pg_class c WHERE "
-                   "c.relnamespace = " OURS
-                   " AND c.relname ~ '^(entry|ended|ready|lease)(_[0-9]+)?$'",
-                   NULL, false, &r, err))
+    if (put(k,
+            "SELECT coalesce(sum(pg_relation_size(c.oid)), 0)::int8 FROM pg_class c WHERE "
+            "c.relnamespace = " OURS " AND c.relname ~ '^(entry|ended|ready|lease)(_[0-9]+)?$'",
+            &r, err))
         return err->code;
     bytes = atoll(PQgetvalue(r, 0, 0));
     PQclear(r);

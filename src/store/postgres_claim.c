@@ -3,7 +3,7 @@
  * postgres_claim.c - taking jobs by queues and types, alone or together with the outcomes of the last ones.
  *
  * The request becomes a list of lanes in the order of service; one function on the server takes n jobs from them.  In the
- * same transaction a probe tells what the marks must know (postgres_mark.c).
+ * same answer lies what the marks must know (postgres_mark.c).
  *
  *     class 1   queue "fast", priority 5     lanes of its types, even and odd: one order by due time and id
  *     class 2   queue "fast", priority 0
@@ -144,20 +144,18 @@ static void put_lanes(struct st_pg_args *a, const struct plan *p)
     st_pg_array_end(a);
 }
 
-static void put_places(struct st_pg_args *a, const struct plan *p, bool odd)
+static void put_places(struct st_pg_args *a, const struct plan *p)
 {
     st_pg_array(a, ST_PG_INT8);
     for (size_t i = 0; i < p->n; i++) {
         st_pg_item_i64(a, p->seen[i].from.key);
-        if (odd)
-            st_pg_item_i64(a, st_pg_begin.key);
+        st_pg_item_i64(a, st_pg_begin.key);
     }
     st_pg_array_end(a);
     st_pg_array(a, ST_PG_BYTEA);
     for (size_t i = 0; i < p->n; i++) {
         st_pg_item_bytes(a, key_slice(&p->seen[i].from.id));
-        if (odd)
-            st_pg_item_bytes(a, key_slice(&st_pg_begin.id));
+        st_pg_item_bytes(a, key_slice(&st_pg_begin.id));
     }
     st_pg_array_end(a);
 }
@@ -188,23 +186,19 @@ static void put_claim(struct st_pg_args *a, const struct plan *p, const struct s
     st_pg_i32(a, (int32_t)req->n);
     st_pg_i32(a, (int32_t)(req->n_run < req->n ? req->n_run : req->n));
     put_lanes(a, p);
-    put_places(a, p, true);
+    put_places(a, p);
     put_rules(a, p, req);
     st_pg_bool(a, careful);
-}
-
-static void put_probe(struct st_pg_args *a, const struct plan *p)
-{
-    st_pg_array(a, ST_PG_INT8);
-    for (size_t i = 0; i < p->n; i++)
-        st_pg_item_i64(a, p->places[i].lane->id);
-    st_pg_array_end(a);
-    put_places(a, p, false);
+    st_pg_bool(a, req->crowded != NULL);
 }
 
 /* ---- the answer -------------------------------------------------------------------------------- */
 
 enum { C_ORD, C_LANE, C_KEY, C_FENCE, C_ATTEMPT, C_RULE, C_STARTED, C_UNTIL, C_CREATED, C_MAX, C_TIMEOUT, C_ID, C_PAYLOAD, C_META };
+/* Rows that are no jobs, by their ord, and the columns of the last one (see _claim). */
+enum { ROW_AWAY = -1, ROW_FIRST = -2, ROW_LAST = -3 };
+enum { L_LAST_LANE = C_LANE, L_NEXT_DUE = C_KEY, L_XID = C_FENCE, L_LANES = C_ATTEMPT, L_LOOKED = C_RULE, L_NOW = C_STARTED, L_SERVER = C_UNTIL,
+       L_SNAPSHOT = C_PAYLOAD };
 
 static struct st_job *job_read(struct st_pg *s, const struct st_claim_req *req, const PGresult *r, int row)
 {
@@ -234,26 +228,65 @@ static struct st_job *job_read(struct st_pg *s, const struct st_claim_req *req, 
     return job;
 }
 
+struct row {
+    int64_t ord, key;
+    struct st_slice id;
+    int at;
+};
+
+static int row_cmp(const void *a, const void *b)
+{
+    const struct row *x = a, *y = b;
+
+    if (x->ord != y->ord)
+        return x->ord < y->ord ? -1 : 1;
+    if (x->key != y->key)
+        return x->key < y->key ? -1 : 1;
+    return st_slice_cmp(x->id, y->id);
+}
+
+/* The jobs in the order of service: what was taken at once has one ord, and goes by due time and id.  NULL = no memory. */
+static struct row *rows_order(const PGresult *r, int *n)
+{
+    struct row *rows = calloc((size_t)PQntuples(r) + 1, sizeof(*rows));
+    bool sorted = true;
+
+    *n = 0;
+    for (int i = 0; rows && i < PQntuples(r); i++) {
+        const struct row row = {st_pg_get_i64(r, i, C_ORD, 0), st_pg_get_i64(r, i, C_KEY, 0), st_pg_get(r, i, C_ID), i};
+
+        if (row.ord < 1)
+            continue;
+        rows[*n] = row;
+        sorted = sorted && (*n == 0 || row_cmp(&rows[*n - 1], &row) <= 0);
+        ++*n;
+    }
+    if (rows && !sorted)
+        qsort(rows, (size_t)*n, sizeof(*rows), row_cmp);
+    return rows;
+}
+
 /* Into out, in the order of service.  What is answered is claimed: it is given back if it cannot be told. */
 static stint_code jobs_read(struct st_pg *s, const struct st_claim_req *req, const PGresult *r, struct st_job **out,
                             size_t *n_out, stint_error *err)
 {
-    const int n = PQntuples(r);
+    int n;
+    struct row *rows = rows_order(r, &n);
 
-    for (int i = 0; i < n; i++)
-        out[i] = NULL;
     for (int i = 0; i < n; i++) {
-        const int64_t at = st_pg_get_i64(r, i, C_ORD, 0) - 1;
-        struct st_job *job = at >= 0 && at < n && !out[at] ? job_read(s, req, r, i) : NULL;
-
-        if (!job) {
-            for (int k = 0; k < n; k++)
-                st_job_free(out[k]);
-            /* the worker asks for what it holds and does not know of */
-            return st_fail(err, STINT_EUNKNOWN, "out of memory for %d claimed jobs", n);
+        out[i] = job_read(s, req, r, rows[i].at);
+        if (!out[i]) {
+            while (i-- > 0)
+                st_job_free(out[i]);
+            free(rows);
+            rows = NULL;
         }
-        out[at] = job;
+        if (!rows)
+            break;
     }
+    if (!rows) /* the worker asks for what it holds and does not know of */
+        return st_fail(err, STINT_EUNKNOWN, "out of memory for %d claimed jobs", PQntuples(r));
+    free(rows);
     *n_out = (size_t)n;
     return STINT_OK;
 }
@@ -274,46 +307,57 @@ static void pos_set(struct st_pg_pos *p, int64_t key, struct st_slice id)
     memcpy(p->id.p, id.p, p->id.len);
 }
 
-/* What was taken from each lane.  Rows of odd lanes count too: a mark is only an upper bound. */
-static void marks_read(struct plan *p, const PGresult *r)
+/* The lane of a row among those of the plan, or NULL.  The rows come in the order of the plan: it is looked for from where the one
+ * before was. */
+static struct st_pg_seen *seen_find(struct plan *p, int64_t id, size_t *near)
 {
-    struct st_pg_seen *last = NULL;
+    for (size_t i = 0; i < p->n; i++) {
+        const size_t at = (*near + i) % p->n;
 
-    for (int row = 0; row < PQntuples(r); row++) {
-        const int64_t id = st_pg_get_i64(r, row, C_LANE, 0);
-
-        if (!last || last->lane->id != id) {
-            for (size_t i = 0; i < p->n; i++)
-                if (p->seen[i].lane->id == id)
-                    last = &p->seen[i];
+        if (p->seen[at].lane->id == id) {
+            *near = at;
+            return &p->seen[at];
         }
-        if (!last || last->lane->id != id)
+    }
+    return NULL;
+}
+
+/* What was found first in each lane, and what was taken from it.  It looked no further than its own now: what another claim, whose
+ * now was later, may have passed there was not looked for.  Rows taken from odd lanes come under the even number, and count too: a
+ * mark is only an upper bound. */
+static void rows_learn(struct plan *p, const PGresult *r, size_t looked, int64_t now)
+{
+    size_t near = 0;
+
+    for (size_t i = 0; i < p->n; i++) {
+        p->seen[i].skipped = i >= looked;
+        p->seen[i].first.key = now;
+    }
+    for (int row = 0; row < PQntuples(r); row++) {
+        const int64_t ord = st_pg_get_i64(r, row, C_ORD, 0), key = st_pg_get_i64(r, row, C_KEY, 0);
+        const int64_t id = st_pg_get_i64(r, row, C_LANE, 0);
+        struct st_pg_seen *seen;
+
+        if ((ord != ROW_FIRST && ord < 1) || id & 1)
             continue;
-        if (last->n++ == 0 || pos_order(r, row, &last->mark) > 0)
-            pos_set(&last->mark, st_pg_get_i64(r, row, C_KEY, 0), st_pg_get(r, row, C_ID));
+        seen = seen_find(p, id, &near);
+        if (!seen)
+            continue;
+        if (ord != ROW_FIRST) {
+            if (seen->n++ == 0 || pos_order(r, row, &seen->mark) > 0)
+                pos_set(&seen->mark, key, st_pg_get(r, row, C_ID));
+        } else if (st_pg_is_null(r, row, C_KEY)) {
+            seen->skipped = true;
+        } else {
+            pos_set(&seen->first, key, st_pg_get(r, row, C_ID));
+        }
     }
 }
 
-enum { P_NOW, P_XID, P_SNAPSHOT, P_SERVER, P_LANES, P_LAST_LANE, P_NEXT_DUE, P_FIRSTS, P_FIRST_IDS };
-
-static void firsts_read(struct plan *p, const PGresult *r)
+/* What the last row says of the server: another one, or one whose clock was set back, makes every mark worthless. */
+static bool same_world(struct st_pg_shared *sh, const PGresult *r, int row)
 {
-    struct st_pg_array keys, ids;
-    struct st_slice key, id;
-
-    if (!st_pg_get_array(r, 0, P_FIRSTS, &keys) || !st_pg_get_array(r, 0, P_FIRST_IDS, &ids))
-        return;
-    for (size_t i = 0; i < p->n && st_pg_array_next(&keys, &key) && st_pg_array_next(&ids, &id); i++) {
-        p->seen[i].any_first = key.p != NULL;
-        if (key.p)
-            pos_set(&p->seen[i].first, st_pg_be64(key.p), id);
-    }
-}
-
-/* What the probe says of the server: another one, or one whose clock was set back, makes every mark worthless. */
-static bool same_world(struct st_pg_shared *sh, const PGresult *r)
-{
-    const int64_t now = st_pg_get_i64(r, 0, P_NOW, 0), server = st_pg_get_i64(r, 0, P_SERVER, 0);
+    const int64_t now = st_pg_get_i64(r, row, L_NOW, 0), server = st_pg_get_i64(r, row, L_SERVER, 0);
     const bool same = (!sh->server_started || sh->server_started == server) && now > sh->last_now_us - 200 * ST_MS;
 
     sh->server_started = server;
@@ -323,26 +367,25 @@ static bool same_world(struct st_pg_shared *sh, const PGresult *r)
 
 /* *again: there is a lane that this claim did not know of, or the marks were worthless.  real: it went by the server's clock;
  * a time that a test has given says nothing about what may still come before it. */
-static void learn(struct st_pg *s, struct plan *p, const PGresult *jobs, const PGresult *probe, int64_t took_us, bool real,
-                  bool *again)
+static void learn(struct st_pg *s, struct plan *p, const PGresult *r, int64_t took_us, bool real, bool *again)
 {
+    const int last = PQntuples(r) - 1;
     struct st_pg_shared *sh = s->sh;
-    char *snapshot = strndup(PQgetvalue(probe, 0, P_SNAPSHOT), (size_t)PQgetlength(probe, 0, P_SNAPSHOT));
+    char *snapshot = strndup(PQgetvalue(r, last, L_SNAPSHOT), (size_t)PQgetlength(r, last, L_SNAPSHOT));
     bool swept = false;
 
-    marks_read(p, jobs);
-    firsts_read(p, probe);
+    rows_learn(p, r, (size_t)st_pg_get_i64(r, last, L_LOOKED, 0) / 2, st_pg_get_i64(r, last, L_NOW, 0));
     pthread_mutex_lock(&sh->mu);
-    *again = st_pg_get_i64(probe, 0, P_LANES, 0) != sh->lanes_seen || st_pg_get_i64(probe, 0, P_LAST_LANE, 0) != sh->lanes_max;
+    *again = st_pg_get_i64(r, last, L_LANES, 0) != sh->lanes_seen || st_pg_get_i64(r, last, L_LAST_LANE, 0) != sh->lanes_max;
     if (*again)
         sh->lanes_read_us = 0;
     for (size_t i = 0; i < p->n; i++)
         swept |= p->seen[i].lane->sweeping;
-    if (!same_world(sh, probe) || !snapshot) {
+    if (!same_world(sh, r, last) || !snapshot) {
         st_pg_marks_forget(sh);
         *again = true;
     } else if (real) {
-        st_pg_marks_learn(sh, (uint64_t)st_pg_get_i64(probe, 0, P_XID, 0), snapshot, p->seen, p->n);
+        st_pg_marks_learn(sh, (uint64_t)st_pg_get_i64(r, last, L_XID, 0), snapshot, p->seen, p->n);
     }
     if (swept && real)
         st_pg_marks_swept(sh, took_us);
@@ -350,24 +393,41 @@ static void learn(struct st_pg *s, struct plan *p, const PGresult *jobs, const P
     free(snapshot);
 }
 
-/* ---- the operations ----------------------------------------------------------------------------- */
-
-#define CAREFUL_US (10 * ST_SEC) /* an operator's transaction may stay open: not every claim shall wait for it first */
-
-/* Somebody else is at a row that it wants.  Nothing was done. */
-static bool in_the_way(const stint_error *err)
+/* Is the last row there, which tells of all of it? */
+static bool answered(const PGresult *r)
 {
-    return strcmp(err->detail, "55P03") == 0;
+    return PQntuples(r) > 0 && st_pg_get_i64(r, PQntuples(r) - 1, C_ORD, 0) == ROW_LAST;
 }
 
-/* One claim; settle NULL = alone.  *again as above. */
-static stint_code claim_with(struct st_pg *s, const struct st_pg_args *settle, PGresult **settled, bool careful,
-                             const struct st_claim_req *req, struct st_job **out, size_t *n_out, bool *again, stint_error *err)
+/* When there will be more, and whether there is more that others were in the way of. */
+static void note_rest(struct st_pg *s, const struct st_claim_req *req, const PGresult *r, bool again)
 {
-    struct st_pg_step steps[3] = {{.which = PG_SETTLE, .args = settle}, {.which = PG_CLAIM}, {.which = PG_PROBE}};
-    const size_t first = settle ? 0 : 1;
+    const int last = PQntuples(r) - 1;
+
+    if (req->crowded)
+        *req->crowded = last > 0 && st_pg_get_i64(r, last - 1, C_ORD, 0) == ROW_AWAY;
+    s->next_due_us = st_pg_get_i64(r, last, L_NEXT_DUE, 0);
+    s->next_due_fresh = req->now_us == 0 && !again;
+}
+
+/* ---- the operations ----------------------------------------------------------------------------- */
+
+/* Outcomes that are written in the transaction of a claim. */
+struct ends {
+    int64_t now_us;
+    struct st_finish *items;
+    size_t n;
+    bool written;
+};
+
+/* One claim; ends NULL = alone.  *again as above. */
+static stint_code claim_with(struct st_pg *s, struct ends *ends, bool careful, const struct st_claim_req *req,
+                             struct st_job **out, size_t *n_out, bool *again, stint_error *err)
+{
+    struct st_pg_step steps[2] = {{.which = PG_SETTLE}, {.which = PG_CLAIM}};
+    const size_t first = ends ? 0 : 1;
     const int64_t began = st_clock_mono_us();
-    struct st_pg_args claim, probe;
+    struct st_pg_args args[2];
     struct plan p;
     stint_code code;
 
@@ -377,46 +437,50 @@ static stint_code claim_with(struct st_pg *s, const struct st_pg_args *settle, P
         plan_clear(&p);
         return code;
     }
-    st_pg_args_init(&claim);
-    st_pg_args_init(&probe);
-    put_claim(&claim, &p, req, careful);
-    put_probe(&probe, &p);
-    steps[1].args = &claim;
-    steps[2].args = &probe;
-    code = st_pg_run(s, steps + first, 3 - first, true, err);
+    for (size_t i = 0; i < 2; i++) {
+        st_pg_args_init(&args[i]);
+        args[i].narrow = s->narrow;
+        steps[i].args = &args[i];
+    }
+    if (ends)
+        st_pg_settle_args(&args[0], ends->now_us, ends->items, ends->n, careful ? ST_PG_CAREFUL : ST_PG_QUICK);
+    put_claim(&args[1], &p, req, careful);
+    code = st_pg_run(s, steps + first, 2 - first, true, err);
+    if (!code && !answered(steps[1].res))
+        code = st_fail(err, STINT_EUNKNOWN, "the server's answer to a claim makes no sense");
     if (!code) {
-        learn(s, &p, steps[1].res, steps[2].res, st_clock_mono_us() - began, req->now_us == 0, again);
-        s->next_due_us = st_pg_get_i64(steps[2].res, 0, P_NEXT_DUE, 0);
-        s->next_due_fresh = req->now_us == 0 && !*again;
-        code = jobs_read(s, req, steps[1].res, out, n_out, err);
-        if (settle && settled) {
-            *settled = steps[0].res;
-            steps[0].res = NULL;
+        learn(s, &p, steps[1].res, st_clock_mono_us() - began, req->now_us == 0, again);
+        note_rest(s, req, steps[1].res, *again);
+        if (ends) {
+            st_pg_settle_read(s, steps[0].res, ends->items, ends->n);
+            ends->written = true;
         }
-        for (size_t i = first; i < 3; i++)
-            PQclear(steps[i].res);
-    } else if (!in_the_way(err)) {
+        code = jobs_read(s, req, steps[1].res, out, n_out, err);
+        if (*n_out == req->n || (req->crowded && *req->crowded))
+            s->next_due_fresh = false; /* it did not look for that */
+    } else if (careful || !st_pg_in_the_way(s, err)) {
         pthread_mutex_lock(&s->sh->mu);
         st_pg_marks_forget(s->sh);
         pthread_mutex_unlock(&s->sh->mu);
     }
-    st_pg_args_clear(&claim);
-    st_pg_args_clear(&probe);
+    for (size_t i = 0; i < 2; i++) {
+        st_pg_args_clear(&args[i]);
+        PQclear(steps[i].res);
+    }
     plan_clear(&p);
     return code;
 }
 
 /* The same; where somebody else is at a row that it wants, it is asked again to step round. */
-static stint_code claim_once(struct st_pg *s, const struct st_pg_args *settle, PGresult **settled,
-                             const struct st_claim_req *req, struct st_job **out, size_t *n_out, bool *again, stint_error *err)
+static stint_code claim_once(struct st_pg *s, struct ends *ends, const struct st_claim_req *req, struct st_job **out,
+                             size_t *n_out, bool *again, stint_error *err)
 {
-    const bool careful = st_clock_mono_us() < s->careful_us;
-    const stint_code code = claim_with(s, settle, settled, careful, req, out, n_out, again, err);
+    const bool careful = st_pg_careful(s);
+    const stint_code code = claim_with(s, ends, careful, req, out, n_out, again, err);
 
-    if (!code || careful || !in_the_way(err))
+    if (!code || careful || !st_pg_careful(s))
         return code;
-    s->careful_us = st_clock_mono_us() + CAREFUL_US;
-    return claim_with(s, settle, settled, true, req, out, n_out, again, err);
+    return claim_with(s, ends, true, req, out, n_out, again, err);
 }
 
 /* The rest of a claim that did not know of all lanes. */
@@ -431,8 +495,36 @@ static void claim_rest(struct st_pg *s, const struct st_claim_req *req, struct s
         return;
     rest.n -= *n_out;
     rest.n_run = req->n_run > *n_out ? req->n_run - *n_out : 0;
-    if (!claim_once(s, NULL, NULL, &rest, out + *n_out, &n, &again, &ignored))
+    if (!claim_once(s, NULL, &rest, out + *n_out, &n, &again, &ignored))
         *n_out += n;
+}
+
+/* Only what was due by a moment in the past: the server is told that it is that moment, the leases are longer by what has
+ * passed since, and nothing is said to have started; the worker tells when it has. */
+static stint_code claim_due_by(struct st_store *store, const struct st_claim_req *req, struct st_job **out, size_t *n_out,
+                               stint_error *err)
+{
+    const int64_t now = req->now_us ? req->now_us : st_store_now(store), past = now - req->due_by_us;
+    struct st_type_rule *rules = calloc(req->n_types + 1, sizeof(*rules));
+    struct st_claim_req then = *req;
+    stint_code code;
+
+    if (!rules)
+        return st_fail(err, STINT_ENOMEM, "out of memory for the claim");
+    for (size_t i = 0; i < req->n_types; i++) {
+        rules[i] = req->types[i];
+        rules[i].lease_us += rules[i].lease_us ? past : 0;
+    }
+    then.types = rules;
+    then.now_us = req->due_by_us;
+    then.due_by_us = 0;
+    then.lease_us += past;
+    then.n_run = 0;
+    code = st_pg_claim(store, &then, out, n_out, err);
+    for (size_t i = 0; i < *n_out; i++)
+        out[i]->lease_us -= past;
+    free(rules);
+    return code;
 }
 
 stint_code st_pg_claim(struct st_store *store, const struct st_claim_req *req, struct st_job **out, size_t *n_out,
@@ -441,8 +533,11 @@ stint_code st_pg_claim(struct st_store *store, const struct st_claim_req *req, s
     struct st_pg *s = st_pg_of(store);
     stint_error local = {0};
     bool again;
-    stint_code code = claim_once(s, NULL, NULL, req, out, n_out, &again, &local);
+    stint_code code;
 
+    if (req->due_by_us)
+        return claim_due_by(store, req, out, n_out, err);
+    code = claim_once(s, NULL, req, out, n_out, &again, &local);
     if (!code && again)
         claim_rest(s, req, out, n_out);
     return st_pg_told(code, &local, err);
@@ -453,20 +548,12 @@ stint_code st_pg_exchange(struct st_store *store, int64_t now_us, struct st_fini
                           stint_error *err)
 {
     struct st_pg *s = st_pg_of(store);
-    struct st_pg_args settle;
+    struct ends ends = {.now_us = now_us, .items = items, .n = n};
     stint_error local = {0};
-    PGresult *settled = NULL;
     bool again = false;
-    stint_code code;
+    stint_code code = claim_once(s, &ends, req, out, n_out, &again, &local);
 
-    st_pg_args_init(&settle);
-    st_pg_settle_args(&settle, now_us, items, n);
-    code = claim_once(s, &settle, &settled, req, out, n_out, &again, &local);
-    *finished = settled != NULL;
-    if (settled)
-        st_pg_settle_read(settled, items, n);
-    PQclear(settled);
-    st_pg_args_clear(&settle);
+    *finished = ends.written;
     if (!code && again)
         claim_rest(s, req, out, n_out);
     return st_pg_told(code, &local, err);

@@ -271,19 +271,29 @@ static stint_code deadline_set(struct st_pg *s, stint_error *err)
     return STINT_OK;
 }
 
-/* A statement shall not outlive the call that asked for it, nor a transaction its client. */
+/* A statement shall not outlive the call that asked for it, nor a transaction its client.  Whatever others have put into schemas
+ * that all may write to is not found. */
 static stint_code session_set(struct st_pg *s, PGconn *c, stint_error *err)
 {
     const int64_t until_us = st_pg_own(s)->until_us;
     const int64_t ms = s->base.timeout_ms;
     const int64_t statement = ms + 1000, idle = ms < 10000 ? 30000 : 3 * ms;
-    char sql[256];
+    char sql[384];
 
     snprintf(sql, sizeof(sql),
-             "SET statement_timeout = %d; SET idle_in_transaction_session_timeout = %d;"
-             " SET default_transaction_isolation = 'read committed'",
+             "SET statement_timeout = %d; SET idle_in_transaction_session_timeout = %d; SET lock_timeout = 0;"
+             " SET jit = off;" /* no statement of ours is worth compiling */
+             " SET default_transaction_isolation = 'read committed'; SET search_path = pg_catalog;"
+             " SET standard_conforming_strings = on",
              (int)(statement < INT32_MAX ? statement : 0), (int)(idle < INT32_MAX ? idle : 0));
     return st_pg_exec_on(s, c, sql, NULL, until_us, NULL, err) == ST_PG_DONE ? STINT_OK : err->code;
+}
+
+bool st_pg_narrow(PGconn *c)
+{
+    const char *encoding = PQparameterStatus(c, "server_encoding");
+
+    return encoding && strcmp(encoding, "UTF8") != 0 && strcmp(encoding, "SQL_ASCII") != 0;
 }
 
 static void learn(struct st_pg *s, PGconn *c, const struct st_pg_probe *probe)
@@ -291,9 +301,12 @@ static void learn(struct st_pg *s, PGconn *c, const struct st_pg_probe *probe)
     struct st_pg_shared_own *sh = (struct st_pg_shared_own *)s->sh;
 
     s->pooled = probe->pooled || st_pg_own(s)->no_prepare;
+    s->narrow = st_pg_narrow(c);
     s->clock_off_us = probe->clock_off_us;
+    s->boot_off_us = probe->boot_off_us;
     pthread_mutex_lock(&sh->sh.mu);
     sh->clock_off_us = probe->clock_off_us;
+    sh->boot_off_us = probe->boot_off_us;
     snprintf(sh->version, sizeof(sh->version), "PostgreSQL %s", PQparameterStatus(c, "server_version"));
     snprintf(sh->durability, sizeof(sh->durability), "%s", probe->durability);
     pthread_mutex_unlock(&sh->sh.mu);
@@ -517,22 +530,47 @@ static stint_code run_failed(struct st_pg *s, PGresult *failed, bool writes, str
     return err->code;
 }
 
-static stint_code run_once(struct st_pg *s, struct st_pg_step *steps, size_t n, bool writes, struct ended *e,
-                           stint_error *err)
+/* What follows the commit in the same round trip: a hint, of no interest to the caller.  Without it the connection may
+ * be of no use, and is dropped. */
+static bool send_after(struct st_pg *s, const struct st_pg_step *after)
+{
+    return after && send_steps(s, after, 1) && PQpipelineSync(s->c);
+}
+
+static void take_after(struct st_pg *s, struct st_pg_step *after)
+{
+    PGresult *ignored = NULL;
+
+    if (take_steps(s, after, 1, &ignored) != ST_PG_DONE || take_sync(s, &ignored) != ST_PG_DONE)
+        st_pg_conn_drop(s);
+    PQclear(ignored);
+    PQclear(after->res);
+    after->res = NULL;
+}
+
+static stint_code run_once(struct st_pg *s, struct st_pg_step *steps, size_t n, struct st_pg_step *after, bool writes,
+                           struct ended *e, stint_error *err)
 {
     PGresult *failed = NULL;
     stint_code code = STINT_OK;
+    bool more = false;
 
     e->fate = ST_PG_BROKEN;
     if (send_steps(s, steps, n)) {
         e->sent = true;
-        if (PQpipelineSync(s->c))
+        if (PQpipelineSync(s->c)) {
+            more = send_after(s, after);
             e->fate = take_steps(s, steps, n, &failed);
+        }
         if (e->fate == ST_PG_DONE)
             e->fate = take_sync(s, &failed);
     }
     if (e->fate != ST_PG_DONE || failed)
         code = run_failed(s, failed, writes, e, err);
+    if (s->c && more)
+        take_after(s, after);
+    else if (s->c && after)
+        st_pg_conn_drop(s);
     PQclear(failed);
     if (code)
         drop_results(steps, n);
@@ -549,7 +587,8 @@ static bool may_repeat(struct st_pg *s, const struct ended *e, bool rested, bool
     return rested && e->fate == ST_PG_BROKEN && !(writes && e->sent);
 }
 
-stint_code st_pg_run(struct st_pg *s, struct st_pg_step *steps, size_t n, bool writes, stint_error *err)
+stint_code st_pg_run_then(struct st_pg *s, struct st_pg_step *steps, size_t n, struct st_pg_step *after, bool writes,
+                          stint_error *err)
 {
     stint_code code = deadline_set(s, err);
 
@@ -565,7 +604,7 @@ stint_code st_pg_run(struct st_pg *s, struct st_pg_step *steps, size_t n, bool w
 
         if (conn_ready(s, err))
             return err->code;
-        code = run_once(s, steps, n, writes, &e, err);
+        code = run_once(s, steps, n, after, writes, &e, err);
         if (!code || tries > 0 || !may_repeat(s, &e, rested, writes))
             break;
         code = STINT_OK;
@@ -573,6 +612,11 @@ stint_code st_pg_run(struct st_pg *s, struct st_pg_step *steps, size_t n, bool w
         st_err_clear(err);
     }
     return code;
+}
+
+stint_code st_pg_run(struct st_pg *s, struct st_pg_step *steps, size_t n, bool writes, stint_error *err)
+{
+    return st_pg_run_then(s, steps, n, NULL, writes, err);
 }
 
 stint_code st_pg_call(struct st_pg *s, enum st_pg_sql which, const struct st_pg_args *args, bool writes,

@@ -23,7 +23,7 @@ struct st_pg_own {
 struct st_pg_shared_own {
     struct st_pg_shared sh; /* first */
     bool known;             /* its schema was found to be one of ours */
-    int64_t clock_off_us;
+    int64_t clock_off_us, boot_off_us;
     char version[64];
     char durability[64];
 };
@@ -43,7 +43,7 @@ void st_pg_hangup(PGconn *c, bool inherited);
 /* As st_pg_connect, until a moment; tells also how far the server's clock is ahead of ours and what it is. */
 struct st_pg_probe {
     bool pooled;
-    int64_t clock_off_us;
+    int64_t clock_off_us, boot_off_us;
     char durability[64];
 };
 PGconn *st_pg_connect_until(struct st_pg *s, const char *conninfo, int64_t until_us, struct st_pg_probe *probe,
@@ -66,6 +66,8 @@ enum st_pg_fate st_pg_exec_on(struct st_pg *s, PGconn *c, const char *sql, const
                               int64_t until_us, PGresult **res, stint_error *err);
 /* Connects if need be; does not look at the schema.  The call's deadline must be set. */
 stint_code st_pg_conn_up(struct st_pg *s, stint_error *err);
+/* Is the database one that cannot hold every character? */
+bool st_pg_narrow(PGconn *c);
 /* Closes the connection; the next call makes a new one. */
 void st_pg_conn_drop(struct st_pg *s);
 /* Asks the server to stop what c is doing, without waiting for an answer. */

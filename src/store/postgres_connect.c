@@ -265,6 +265,8 @@ static PGconn *any_host(struct st_pg *s, const char *conninfo, int64_t until_us,
             c = try_hosts(s, conninfo, &h, "any", until_us, err);
     }
     hosts_clear(&h);
+    if (c)
+        st_err_clear(err); /* of a host that was tried before */
     return c;
 }
 
@@ -281,8 +283,9 @@ static stint_code too_old(struct st_pg *s, PGconn *c, stint_error *err)
 static stint_code ask(struct st_pg *s, PGconn *c, int64_t until_us, struct st_pg_probe *out,
                       stint_error *err)
 {
-    static const char sql[] = "SELECT pg_backend_pid(), (extract(epoch FROM clock_timestamp()) * 1000000)::int8,"
-                              " current_setting('fsync'), current_setting('synchronous_commit')";
+    static const char sql[] = "SELECT pg_catalog.pg_backend_pid(), (extract(epoch FROM pg_catalog.clock_timestamp())"
+                              " OPERATOR(pg_catalog.*) 1000000)::int8, pg_catalog.current_setting('fsync'),"
+                              " pg_catalog.current_setting('synchronous_commit')";
     struct st_pg_args none;
     PGresult *r = NULL;
     int64_t before, after;
@@ -297,6 +300,7 @@ static stint_code ask(struct st_pg *s, PGconn *c, int64_t until_us, struct st_pg
     sync = st_pg_get(r, 0, 3);
     out->pooled = st_pg_get_i64(r, 0, 0, 0) != PQbackendPID(c);
     out->clock_off_us = st_pg_get_i64(r, 0, 1, after) - (before + (after - before) / 2);
+    out->boot_off_us = out->clock_off_us + after - st_clock_boot_us();
     snprintf(out->durability, sizeof(out->durability), "fsync=%.*s, synchronous_commit=%.*s",
              (int)fsync.len, fsync.p, (int)sync.len, sync.p);
     PQclear(r);

@@ -163,7 +163,84 @@ static void fast_args(struct st_pg_args *a, int64_t now_us, const struct st_new_
     put_rest(a, jobs, n);
 }
 
-/* *taken: an id is there already, nothing was added. */
+/* ---- waking --------------------------------------------------------------------------------------- */
+
+static void wake_args(struct st_pg_args *a, const struct st_slice *queues, size_t n)
+{
+    st_pg_array(a, ST_PG_TEXT);
+    for (size_t i = 0; i < n; i++)
+        if (i == 0 || !st_slice_eq(queues[i - 1], queues[i]))
+            st_pg_item_bytes(a, queues[i]);
+    st_pg_array_end(a);
+}
+
+/* The same for the queues of jobs. */
+static void wake_args_for(struct st_pg_args *a, const struct st_new_job *jobs, size_t n)
+{
+    st_pg_array(a, ST_PG_TEXT);
+    for (size_t i = 0; i < n; i++)
+        if (i == 0 || !st_slice_eq(jobs[i - 1].queue, jobs[i].queue))
+            st_pg_item_bytes(a, jobs[i].queue);
+    st_pg_array_end(a);
+}
+
+static void wake_with(struct st_pg *s, const struct st_pg_args *a)
+{
+    stint_error ignored = {0};
+    PGresult *r = NULL;
+
+    st_pg_call(s, PG_WAKE, a, false, &r, &ignored); /* a hint: whoever misses it polls */
+    PQclear(r);
+}
+
+void st_pg_wake(struct st_pg *s, const struct st_slice *queues, size_t n)
+{
+    struct st_pg_args a;
+
+    if (!s->url.notify)
+        return;
+    st_pg_args_init(&a);
+    wake_args(&a, queues, n);
+    wake_with(s, &a);
+    st_pg_args_clear(&a);
+}
+
+void st_pg_wake_all(struct st_pg *s)
+{
+    stint_error ignored = {0};
+    PGresult *r = NULL;
+
+    if (s->url.notify)
+        st_pg_call(s, PG_WAKE_ALL, NULL, false, &r, &ignored);
+    PQclear(r);
+}
+
+/* Writes, and tells those who sleep once it is committed: both in one round trip where the connection is our own. */
+static stint_code call_and_wake(struct st_pg *s, enum st_pg_sql which, const struct st_pg_args *a, const struct st_new_job *jobs,
+                                size_t n, PGresult **r, stint_error *err)
+{
+    struct st_pg_step step = {.which = which, .args = a}, wake = {.which = PG_WAKE};
+    struct st_pg_args names;
+    stint_code code;
+
+    st_pg_args_init(&names);
+    wake_args_for(&names, jobs, n);
+    wake.args = &names;
+    code = st_pg_run_then(s, &step, 1, s->url.notify && !s->pooled ? &wake : NULL, true, err);
+    if (!code && s->url.notify && s->pooled)
+        wake_with(s, &names);
+    st_pg_args_clear(&names);
+    *r = step.res;
+    return code;
+}
+
+/* Somebody adds the same ids in another order. */
+static bool crossed(const stint_error *err)
+{
+    return strcmp(err->detail, "40P01") == 0;
+}
+
+/* *taken: an id is there already, or is just being added; nothing was added. */
 static stint_code enqueue_fast(struct st_pg *s, int64_t now_us, const struct st_new_job *jobs, size_t n,
                                struct st_enqueued *out, bool *taken, stint_error *err)
 {
@@ -179,8 +256,8 @@ static stint_code enqueue_fast(struct st_pg *s, int64_t now_us, const struct st_
     }
     st_pg_args_init(&a);
     fast_args(&a, now_us, jobs, n, &lanes);
-    code = st_pg_call(s, PG_ENQUEUE, &a, true, &r, err);
-    *taken = code && strcmp(err->detail, "23505") == 0;
+    code = call_and_wake(s, PG_ENQUEUE, &a, jobs, n, &r, err);
+    *taken = code && (strcmp(err->detail, "23505") == 0 || crossed(err));
     for (size_t i = 0; !code && i < n; i++) {
         out[i].duplicate = false;
         snprintf(out[i].id, sizeof(out[i].id), "%.*s", (int)jobs[i].id.len, jobs[i].id.p);
@@ -229,7 +306,7 @@ static stint_code enqueue_each(struct st_pg *s, PGconn *conn, int64_t now_us, co
     st_pg_args_init(&a);
     each_args(&a, now_us, jobs, n);
     code = conn ? st_pg_call_on(s, conn, PG_ENQUEUE_EACH, &a, &r, err)
-                : st_pg_call(s, PG_ENQUEUE_EACH, &a, true, &r, err);
+                : call_and_wake(s, PG_ENQUEUE_EACH, &a, jobs, n, &r, err);
     if (!code)
         code = each_read(r, n, out, err);
     PQclear(r);
@@ -237,59 +314,12 @@ static stint_code enqueue_each(struct st_pg *s, PGconn *conn, int64_t now_us, co
     return code;
 }
 
-/* ---- waking --------------------------------------------------------------------------------------- */
-
-static void wake_args(struct st_pg_args *a, const struct st_slice *queues, size_t n)
-{
-    st_pg_array(a, ST_PG_TEXT);
-    for (size_t i = 0; i < n; i++)
-        if (i == 0 || !st_slice_eq(queues[i - 1], queues[i]))
-            st_pg_item_bytes(a, queues[i]);
-    st_pg_array_end(a);
-}
-
-void st_pg_wake(struct st_pg *s, const struct st_slice *queues, size_t n)
-{
-    struct st_pg_args a;
-    stint_error ignored = {0};
-    PGresult *r = NULL;
-
-    if (!s->url.notify)
-        return;
-    st_pg_args_init(&a);
-    wake_args(&a, queues, n);
-    st_pg_call(s, PG_WAKE, &a, false, &r, &ignored); /* a hint: whoever misses it polls */
-    PQclear(r);
-    st_pg_args_clear(&a);
-}
-
-void st_pg_wake_all(struct st_pg *s)
-{
-    stint_error ignored = {0};
-    PGresult *r = NULL;
-
-    if (s->url.notify)
-        st_pg_call(s, PG_WAKE_ALL, NULL, false, &r, &ignored);
-    PQclear(r);
-}
-
-static void wake_for(struct st_pg *s, const struct st_new_job *jobs, size_t n)
-{
-    struct st_slice *queues = calloc(n, sizeof(*queues));
-    size_t m = 0;
-
-    for (size_t i = 0; queues && i < n; i++)
-        if (m == 0 || !st_slice_eq(queues[m - 1], jobs[i].queue))
-            queues[m++] = jobs[i].queue;
-    if (queues)
-        st_pg_wake(s, queues, m);
-    free(queues);
-}
-
 /* ---- the operations -------------------------------------------------------------------------------- */
 
-/* An id so old that its job, if there is one, may have moved to the slot of what is kept: there the fast way does not
- * see it. */
+#define YOUNG_MS (30 * 60 * 1000) /* a slot is not touched before its time has been over for an hour: _ring_next */
+
+/* An id whose job, if there is one, may have moved to the slot of what is kept, where the fast way does not see it: it is old, or
+ * has a time of the future, whose slot is taken for the one of a round before. */
 static bool is_old(struct st_slice id, int64_t now_ms)
 {
     struct st_pg_key key;
@@ -300,7 +330,7 @@ static bool is_old(struct st_slice id, int64_t now_ms)
         return false; /* it belongs there */
     for (int i = 1; i <= 6; i++)
         ms = ms << 8 | key.p[i];
-    return ms < now_ms - ST_PG_SLOT_MS;
+    return ms < now_ms - YOUNG_MS || ms > now_ms + YOUNG_MS;
 }
 
 static bool needs_each(const struct st_new_job *jobs, size_t n, int64_t now_ms)
@@ -321,16 +351,36 @@ stint_code st_pg_enqueue(struct st_store *store, int64_t now_us, const struct st
 
     if (!each)
         code = enqueue_fast(s, now_us, jobs, n, out, &each, &local);
-    if (each)
+    for (int i = 0; each && i < 3; i++) {
+        memset(&local, 0, sizeof(local));
         code = enqueue_each(s, NULL, now_us, jobs, n, out, &local);
-    if (!code)
-        wake_for(s, jobs, n);
+        each = code && crossed(&local);
+    }
     return st_pg_told(code, &local, err);
+}
+
+/* Told with the caller's commit. */
+static stint_code wake_in(struct st_pg *s, PGconn *conn, const struct st_new_job *jobs, size_t n, stint_error *err)
+{
+    struct st_pg_args names;
+    PGresult *r = NULL;
+    stint_code code;
+
+    if (!s->url.notify)
+        return STINT_OK;
+    st_pg_args_init(&names);
+    wake_args_for(&names, jobs, n);
+    code = st_pg_call_on(s, conn, PG_WAKE_IN, &names, &r, err);
+    PQclear(r);
+    st_pg_args_clear(&names);
+    return code;
 }
 
 /* In somebody's transaction: never the fast way, whose failure would take the transaction with it. */
 stint_code st_pg_enqueue_in(struct st_pg *s, PGconn *conn, int64_t now_us, const struct st_new_job *jobs, size_t n,
                             struct st_enqueued *out, stint_error *err)
 {
-    return enqueue_each(s, conn, now_us, jobs, n, out, err);
+    const stint_code code = enqueue_each(s, conn, now_us, jobs, n, out, err);
+
+    return code ? code : wake_in(s, conn, jobs, n, err);
 }

@@ -69,9 +69,12 @@ static void remedy_put(struct st_pg *s, PGconn *c, enum remedy r, stint_error *e
         st_err_remedy(err, "make the database (createdb), or name another in the URL");
         break;
     case R_GRANT:
-        st_err_remedy(err,
-                      "its owner can run: GRANT USAGE ON SCHEMA %s TO %s; `stint migrate sql` prints the roles",
-                      s->url.quoted, user);
+        if (c && PQstatus(c) != CONNECTION_OK) { /* it is not let in */
+            st_err_remedy(err, "its owner can run: GRANT CONNECT ON DATABASE \"%s\" TO \"%s\"", PQdb(c) ? PQdb(c) : "", user);
+            break;
+        }
+        st_err_remedy(err, "its owner can run: GRANT \"%s_worker\" TO \"%s\"; `stint migrate sql` prints the roles",
+                      s->url.schema, user);
         break;
     case R_DISK:
         st_err_remedy(err, "make room on the disk of the server");
@@ -83,10 +86,12 @@ static void remedy_put(struct st_pg *s, PGconn *c, enum remedy r, stint_error *e
         st_err_remedy(err, "raise max_connections, or put a pooler before the server");
         break;
     case R_PRIMARY:
-        st_err_remedy(err, "connect to the primary: add target_session_attrs=read-write and all hosts to the URL");
+        st_err_remedy(err, "it is read-only: connect to the primary (add target_session_attrs=read-write and all hosts to the "
+                           "URL); if this is it, default_transaction_read_only is on: see `stint doctor`");
         break;
     case R_MIGRATE:
-        st_err_remedy(err, "run `stint migrate up`, and check schema=%s in the URL", s->url.schema);
+        st_err_remedy(err, "check schema=%s in the URL, and run `stint migrate up`; if it has nothing to do, `stint doctor` names "
+                           "what is missing", s->url.schema);
         break;
     case R_START:
         st_err_remedy(err, "start the server, or check host and port in the URL");

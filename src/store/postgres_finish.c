@@ -8,7 +8,9 @@
  * Thread: the handle's.
  */
 #include <stdlib.h>
+#include <string.h>
 
+#include "base/clock.h"
 #include "store/postgres_op.h"
 
 /* ---- outcomes as arrays ------------------------------------------------------------------------ */
@@ -51,7 +53,7 @@ static void put_keys(struct st_pg_args *a, const struct st_finish *items, size_t
     st_pg_array_end(a);
 }
 
-void st_pg_settle_args(struct st_pg_args *a, int64_t now_us, const struct st_finish *items, size_t n)
+void st_pg_settle_args(struct st_pg_args *a, int64_t now_us, const struct st_finish *items, size_t n, enum st_pg_manner how)
 {
     st_pg_i64(a, now_us);
     st_pg_null(a, ST_PG_INT8);
@@ -69,36 +71,79 @@ void st_pg_settle_args(struct st_pg_args *a, int64_t now_us, const struct st_fin
     COLUMN(ST_PG_BYTEA, items[i].log_tail.p, st_pg_item_bytes(a, items[i].log_tail));
     COLUMN(ST_PG_BYTEA, items[i].result.p, st_pg_item_bytes(a, items[i].result));
     COLUMN(ST_PG_TEXT, items[i].result_ref.p, st_pg_item_text(a, items[i].result_ref));
+    if (how == ST_PG_PATIENT)
+        st_pg_null(a, ST_PG_BOOL);
+    else
+        st_pg_bool(a, how == ST_PG_CAREFUL);
 }
 
-void st_pg_settle_read(const PGresult *r, struct st_finish *items, size_t n)
+/* One row of the answer: (0, state) is said of all of them, a state of -1 means that somebody else is at the job. */
+static void verdict_set(struct st_finish *f, int64_t state)
+{
+    f->verdict = state < 0 ? STINT_EAGAIN : STINT_OK;
+    if (state >= 0)
+        f->state = (enum st_state)state;
+}
+
+#define CAREFUL_US (10 * ST_SEC)
+
+void st_pg_settle_read(struct st_pg *s, const PGresult *r, struct st_finish *items, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         items[i].verdict = STINT_ELOST;
     for (int row = 0; row < PQntuples(r); row++) {
         const int64_t ord = st_pg_get_i64(r, row, 0, 0);
 
-        if (ord < 1 || (size_t)ord > n)
+        if (ord < 0 || (size_t)ord > n)
             continue;
-        items[ord - 1].verdict = STINT_OK;
-        items[ord - 1].state = (enum st_state)st_pg_get_i64(r, row, 1, ST_PENDING);
+        for (size_t i = ord ? (size_t)ord - 1 : 0; i < (ord ? (size_t)ord : n); i++)
+            verdict_set(&items[i], st_pg_get_i64(r, row, 1, ST_PENDING));
+        if (st_pg_get_i64(r, row, 1, ST_PENDING) < 0) /* still there: the next call need not wait for it again */
+            s->careful_us = st_clock_mono_us() + CAREFUL_US;
     }
 }
 
-stint_code st_pg_finish(struct st_store *store, int64_t now_us, struct st_finish *items, size_t n, stint_error *err)
+bool st_pg_careful(const struct st_pg *s)
+{
+    return st_clock_mono_us() < s->careful_us;
+}
+
+bool st_pg_in_the_way(struct st_pg *s, const stint_error *err)
+{
+    /* a lock that was not to be had in time; an attempt whose end was being written already */
+    if (strcmp(err->detail, "55P03") != 0 && strcmp(err->detail, "23505") != 0)
+        return false;
+    s->careful_us = st_clock_mono_us() + CAREFUL_US;
+    return true;
+}
+
+static stint_code finish_with(struct st_pg *s, int64_t now_us, struct st_finish *items, size_t n, bool careful,
+                              stint_error *err)
 {
     struct st_pg_args a;
-    stint_error local = {0};
     PGresult *r = NULL;
     stint_code code;
 
     st_pg_args_init(&a);
-    st_pg_settle_args(&a, now_us, items, n);
-    code = st_pg_call(st_pg_of(store), PG_SETTLE, &a, true, &r, &local);
+    a.narrow = s->narrow;
+    st_pg_settle_args(&a, now_us, items, n, careful ? ST_PG_CAREFUL : ST_PG_QUICK);
+    code = st_pg_call(s, PG_SETTLE, &a, true, &r, err);
     if (!code)
-        st_pg_settle_read(r, items, n);
+        st_pg_settle_read(s, r, items, n);
     PQclear(r);
     st_pg_args_clear(&a);
+    return code;
+}
+
+stint_code st_pg_finish(struct st_store *store, int64_t now_us, struct st_finish *items, size_t n, stint_error *err)
+{
+    struct st_pg *s = st_pg_of(store);
+    const bool careful = st_pg_careful(s);
+    stint_error local = {0};
+    stint_code code = finish_with(s, now_us, items, n, careful, &local);
+
+    if (code && !careful && st_pg_in_the_way(s, &local))
+        code = finish_with(s, now_us, items, n, true, &local);
     return st_pg_told(code, &local, err);
 }
 
@@ -125,6 +170,7 @@ static void end_args(struct st_pg_args *a, int64_t now_us, int64_t guard_us, con
     st_pg_no_array(a, ST_PG_BYTEA);
     st_pg_no_array(a, ST_PG_BYTEA);
     st_pg_no_array(a, ST_PG_TEXT);
+    st_pg_bool(a, true); /* somebody's open transaction is not waited for */
 }
 
 stint_code st_pg_end_all(struct st_pg *s, int64_t now_us, int64_t guard_us, const struct st_pg_end *ends, size_t n,
@@ -142,7 +188,7 @@ stint_code st_pg_end_all(struct st_pg *s, int64_t now_us, int64_t guard_us, cons
     for (int row = 0; !code && row < PQntuples(r); row++) {
         const int64_t ord = st_pg_get_i64(r, row, 0, 0);
 
-        if (ord >= 1 && (size_t)ord <= n)
+        if (ord >= 1 && (size_t)ord <= n && st_pg_get_i64(r, row, 1, 0) > 0)
             state[ord - 1] = (int)st_pg_get_i64(r, row, 1, 0);
     }
     PQclear(r);

@@ -57,6 +57,7 @@ struct st_pg_args {
     unsigned oid[ST_PG_ARGS];
     size_t array;               /* where the array header that is being filled begins */
     int32_t n_items;
+    bool narrow; /* of st_pg_item_text and st_pg_shown only ASCII is sent */
 };
 void st_pg_args_init(struct st_pg_args *a);
 void st_pg_args_clear(struct st_pg_args *a);
@@ -65,6 +66,7 @@ void st_pg_i32(struct st_pg_args *a, int32_t v);
 void st_pg_bool(struct st_pg_args *a, bool v);
 void st_pg_text(struct st_pg_args *a, struct st_slice s);  /* p NULL = NULL */
 void st_pg_bytes(struct st_pg_args *a, struct st_slice s); /* bytea; p NULL = NULL */
+void st_pg_shown(struct st_pg_args *a, struct st_slice s);  /* for people: what is no text becomes '?'; p NULL = NULL */
 void st_pg_null(struct st_pg_args *a, unsigned oid);
 
 /* An array parameter: begin, items, end.  Every item has the array's element type. */
@@ -173,6 +175,10 @@ struct st_pg_step {
 /* Runs the steps in one transaction and one round trip.  Either all have a result and it is committed, or an error
  * is returned and all results are cleared.  writes: the transaction changes something. */
 stint_code st_pg_run(struct st_pg *s, struct st_pg_step *steps, size_t n, bool writes, stint_error *err);
+/* The same, and in the same round trip another step in a transaction of its own after it: a hint, whatever becomes of
+ * either.  NULL = none.  Not through a pooler. */
+stint_code st_pg_run_then(struct st_pg *s, struct st_pg_step *steps, size_t n, struct st_pg_step *after, bool writes,
+                          stint_error *err);
 /* One step. */
 stint_code st_pg_call(struct st_pg *s, enum st_pg_sql which, const struct st_pg_args *args, bool writes, PGresult **res,
                       stint_error *err);
@@ -210,7 +216,9 @@ struct st_pg {
     bool prepared[PG_SQL_N];
     char *text[PG_SQL_N]; /* with the schema filled in; made when first used */
     int64_t clock_off_us; /* server's clock - ours, as last seen */
+    int64_t boot_off_us;  /* server's clock - CLOCK_BOOTTIME: nobody can set that */
     bool checked;         /* this connection's schema is one we know */
+    bool narrow;          /* the database cannot hold every character */
     bool no_create, no_migrate;
 
     int64_t next_due_us; /* what the last claim learnt: the next job of its lanes; 0 = none */
@@ -262,12 +270,12 @@ extern const struct st_pg_pos st_pg_begin; /* before every row */
 void st_pg_marks_forget(struct st_pg_shared *sh);
 /* Where a claim begins in an even lane.  Under mu. */
 const struct st_pg_pos *st_pg_mark_from(const struct st_pg_lane *lane);
-/* What a claim and its probe have found in one even lane. */
+/* What a claim has found in one even lane. */
 struct st_pg_seen {
     struct st_pg_lane *lane;
-    struct st_pg_pos from, first, mark; /* where it began; the first row still there; the last it took */
+    struct st_pg_pos from, first, mark; /* where it began; the first row still there, or how far it looked; the last it took */
     uint64_t sweeps; /* of the lane, when it began */
-    bool any_first;
+    bool skipped; /* it was not looked at */
     size_t n; /* how many it took */
 };
 /* The claim is committed: learn from it.  Under mu. */
@@ -286,6 +294,7 @@ ST_PG_OP(enqueue_tx, void *conn, int64_t now_us, const struct st_new_job *jobs, 
 ST_PG_OP(claim, const struct st_claim_req *req, struct st_job **out, size_t *n_out);
 ST_PG_OP(exchange, int64_t now_us, struct st_finish *items, size_t n, const struct st_claim_req *req,
          struct st_job **out, size_t *n_out, bool *finished);
+ST_PG_OP(acquire_many, struct st_acquire *items, size_t n, const struct st_claim_req *req);
 ST_PG_OP(acquire, struct st_slice id, const struct st_claim_req *req, struct st_job **out, enum st_refusal *why);
 ST_PG_OP(renew, int64_t now_us, struct st_renew *items, size_t n);
 ST_PG_OP(finish, int64_t now_us, struct st_finish *items, size_t n);

@@ -2,7 +2,7 @@
  *
  * postgres_lane.c - what this process knows of lanes and policies.
  *
- * The registry in the database is only added to.  A claim's probe tells how many rows it has, so that a lane that was never
+ * The registry in the database is only added to.  A claim tells how many rows it has, so that a lane that was never
  * seen is read before the next claim; a slow re-read stands behind that.
  *
  * Thread: any; the shared mutex guards the list.  Lanes are never moved and live as long as the shared part.

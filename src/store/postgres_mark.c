@@ -6,8 +6,9 @@
  * Commits come in another order than keys, so the tail may not simply be the last key claimed:
  *
  *     note      (mark, y): a claim took rows up to mark, and y was its own transaction's number
- *     first     the first row at or after the beginning, visible to the claim's own probe, locked or not
- *     snapshot  which transactions were still open then
+ *     first     the first row at or after the beginning, visible to a claim's first look, locked or not; where there is none, the
+ *               claim's now(): it did not look further
+ *     snapshot  which transactions were still open just before
  *
  * A row enters an even lane only with a key that is not before the clock, read after its transaction had its number x; a
  * claim takes only keys before its now(), which was read before it got y.  So a row with a key up to `mark` has x < y.  Once
@@ -16,7 +17,7 @@
  *
  * A transaction that stays open for long would hold the tail.  When more than WINDOW jobs were claimed past the tail, those
  * open below the last y become *exceptions*: they no longer count, and when one has ended the lane is looked through once
- * more, from where the tail stood when it became one (a *sweep*).  A sweep is over when the probe of a claim that began after
+ * more, from where the tail stood when it became one (a *sweep*).  A sweep is over when the look of a claim that began after
  * it was asked for finds nothing before the tail.
  * Behind all of it, against clocks set back and our own mistakes: a sweep from the beginning, at the start, after every error,
  * and from time to time, seldom enough to cost 1% at most.
@@ -177,6 +178,10 @@ static void settle_exceptions(struct st_pg_lane *lane, const struct snapshot *s)
             sweep_from(lane, &lane->exceptions[i].low);
     }
     lane->n_exceptions = n;
+    if (!n) { /* there may be very many lanes, of which few are at work */
+        free(lane->exceptions);
+        lane->exceptions = NULL;
+    }
 }
 
 static void move_tail(struct st_pg_lane *lane, const struct st_pg_seen *seen, const struct snapshot *s)
@@ -197,7 +202,11 @@ static void move_tail(struct st_pg_lane *lane, const struct st_pg_seen *seen, co
         }
     }
     lane->n_notes = kept;
-    if (to && seen->any_first && pos_cmp(&seen->first, to) < 0)
+    if (!kept) {
+        free(lane->notes);
+        lane->notes = NULL;
+    }
+    if (to && pos_cmp(&seen->first, to) < 0)
         to = &seen->first;
     if (to && pos_cmp(to, &lane->tail) > 0)
         lane->tail = *to;
@@ -207,7 +216,7 @@ static void end_sweep(struct st_pg_lane *lane, const struct st_pg_seen *seen)
 {
     if (!lane->sweeping || seen->sweeps != lane->sweeps || pos_cmp(&seen->from, &lane->sweep) > 0)
         return;
-    if (!seen->any_first || pos_cmp(&seen->first, &lane->tail) >= 0)
+    if (pos_cmp(&seen->first, &lane->tail) >= 0)
         lane->sweeping = false;
     else if (pos_cmp(&seen->first, &lane->sweep) > 0)
         lane->sweep = seen->first;
@@ -264,6 +273,8 @@ void st_pg_marks_learn(struct st_pg_shared *sh, uint64_t xid, const char *snapsh
     for (size_t i = 0; i < n; i++) {
         struct st_pg_lane *lane = seen[i].lane;
 
+        if (seen[i].skipped)
+            continue; /* it says nothing about this lane, and took nothing from it */
         settle_exceptions(lane, &s);
         move_tail(lane, &seen[i], &s);
         end_sweep(lane, &seen[i]);

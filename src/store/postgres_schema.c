@@ -12,8 +12,8 @@
  *     tables, but not ours     refused
  *
  * A new version is two more files in sql/ and one more line in the list.  Each runs in a transaction of
- * its own (where there was nothing: all in one), under a lock made from the schema's name, in which the
- * version is read again: any number of programs may migrate at once.
+ * its own (from nothing, and on the way down: all in one), under a lock made from the schema's name, in
+ * which the version is read again: any number of programs may migrate at once.
  *
  * Thread: the handle's.
  */
@@ -37,7 +37,8 @@ static const char create_sql[] =
     "CREATE SCHEMA IF NOT EXISTS {s};\n"
     "CREATE TABLE IF NOT EXISTS {s}.schema_version(\n"
     "    version int PRIMARY KEY, compat int NOT NULL, applied timestamptz NOT NULL DEFAULT now());\n";
-static const char lock_sql[] = "SELECT pg_advisory_xact_lock(hashtextextended('stint migrate {s_plain}', 0));\n";
+static const char lock_sql[] = "SET LOCAL search_path = pg_catalog;\n"
+                               "SELECT pg_advisory_xact_lock(hashtextextended('stint migrate {s_plain}', 0));\n";
 
 /* What is there. */
 struct found {
@@ -314,51 +315,57 @@ stint_code st_pg_schema_open(struct st_pg *s, stint_error *err)
 
 /* ---- down ------------------------------------------------------------------------------------------------ */
 
-/* The newest version goes.  *done: it is at `to` or below. */
-static stint_code down_one(struct st_pg *s, const struct st_pg_migration *list, int n, int to, int64_t until_us, bool *done,
+/* The newest version, `have`, goes. */
+static stint_code down_one(struct st_pg *s, const struct st_pg_migration *list, int n, int have, int64_t until_us,
                            stint_error *err)
 {
-    struct found f = {0};
     const struct st_pg_migration *m = NULL;
     char sql[96];
+
+    for (int i = 0; i < n; i++)
+        if (list[i].version == have)
+            m = &list[i];
+    if (!m) {
+        st_fail(err, STINT_ESTORE, "%s has schema version %d, which this program does not know", s->url.where, have);
+        st_err_remedy(err, "use the stint that made it");
+        return err->code;
+    }
+    snprintf(sql, sizeof(sql), "DELETE FROM {s}.schema_version WHERE version = %d", have);
+    if (!run(s, sql, false, until_us, NULL, err) && !run(s, m->down, false, until_us, NULL, err))
+        return STINT_OK;
+    st_err_prefix(err, "migration down from version %d", have);
+    if (strcmp(err->detail, "42501") == 0)
+        st_err_remedy(err, "run it as the owner of the schema; no role of ours may do it");
+    return err->code;
+}
+
+/* In one transaction: where one version will not go, none has gone. */
+static stint_code down_until(struct st_pg *s, const struct st_pg_migration *list, int n, int to, int64_t until_us,
+                             stint_error *err)
+{
+    struct found f = {0};
     stint_code code = begin(s, until_us, err);
 
     if (!code)
         code = look(s, until_us, &f, err);
-    for (int i = 0; i < n; i++)
-        if (list[i].version == f.have)
-            m = &list[i];
-    *done = !code && f.have <= to;
-    if (!code && !*done && !m) {
-        code = st_fail(err, STINT_ESTORE, "%s has schema version %d, which this program does not know", s->url.where, f.have);
-        st_err_remedy(err, "use the stint that made it");
-    }
-    if (!code && !*done) {
-        snprintf(sql, sizeof(sql), "DELETE FROM {s}.schema_version WHERE version = %d", f.have);
-        code = run(s, sql, false, until_us, NULL, err);
+    while (!code && f.have > to) {
+        code = down_one(s, list, n, f.have, until_us, err);
         if (!code)
-            code = run(s, m->down, false, until_us, NULL, err);
-        if (code)
-            st_err_prefix(err, "migration down from version %d", f.have);
+            code = look(s, until_us, &f, err);
     }
-    if (code || *done) {
-        rollback(s);
-        return code;
-    }
-    return commit(s, until_us, err);
+    if (!code)
+        return commit(s, until_us, err);
+    rollback(s);
+    return code;
 }
 
 stint_code st_pg_schema_down(struct st_pg *s, const struct st_pg_migration *list, int n, int to, stint_error *err)
 {
     const int64_t until_us = until_ms(OPERATOR_MS);
-    bool done = false;
 
     st_pg_own(s)->until_us = until_us;
-    if (st_pg_fork_check(s, err) || st_pg_conn_up(s, err))
+    if (st_pg_fork_check(s, err) || st_pg_conn_up(s, err) || down_until(s, list, n, to, until_us, err))
         return err->code;
-    while (!done)
-        if (down_one(s, list, n, to, until_us, &done, err))
-            return err->code;
     s->checked = false;
     return STINT_OK;
 }

@@ -134,10 +134,11 @@ static stint_code write_outcome(struct st_pg *s, int64_t now_us, struct st_finis
     stint_code code;
 
     st_pg_args_init(&a);
-    st_pg_settle_args(&a, now_us, fin, 1);
+    a.narrow = s->narrow;
+    st_pg_settle_args(&a, now_us, fin, 1, ST_PG_PATIENT); /* what fn has written would go with it */
     code = st_pg_call_on(s, s->tx, PG_SETTLE, &a, &r, err);
     if (!code) {
-        st_pg_settle_read(r, fin, 1);
+        st_pg_settle_read(s, r, fin, 1);
         if (fin->verdict)
             code = lost(fin->id, err);
     }

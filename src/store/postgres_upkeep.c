@@ -443,7 +443,7 @@ static stint_code rebuild(struct st_pg *s, struct st_slice index, stint_error *e
     st_log(ST_LOG_INFO, "index.rebuilt",
            ST_F("index", sql + sizeof("REINDEX INDEX CONCURRENTLY ") - 1),
            ST_F("code", stint_code_name(code)));
-    st_pg_exec(s, "RESET lock_timeout", NULL, false, NULL, &ignored);
+    st_pg_exec(s, "SET lock_timeout = 0", NULL, false, NULL, &ignored);
     return code;
 }
 

@@ -19,8 +19,11 @@
  *     an enqueue commits before that look   the look finds it
  *     it commits later                      then it finds the lock, and notifies
  *
- * So nothing is missed, but for a transaction that looks for sleepers before it commits (the SQL functions do): that, and
- * whatever is lost with a connection, costs a poll.
+ *     it looked before the locks were       the look finds that somebody is at the table of what waits, and is
+ *     taken, and commits after the look     repeated until that has ended: in a moment, then less and less often
+ *     (the SQL functions do)
+ *
+ * So nothing is missed but what is lost with a connection: that costs a poll.
  *
  * The connection is asked for a sign of life from time to time, and made anew when it is lost.  While there is none, or
  * where there cannot be one (notify=off; a pooler, and no listen=), waits only let time pass, and say so: ST_NEWS_DEAF.
@@ -41,6 +44,7 @@
 
 #define BEAT_US (20 * ST_SEC)   /* so long without a word: is anybody there? */
 #define DOZE_US (500 * ST_MS)   /* a wait that was not told what for */
+#define LOCKS   50              /* for the queues of one session: a server has room for 64 per connection, for all it does */
 #define ALL     (ST_NEWS_WORK | ST_NEWS_CANCEL | ST_NEWS_LOST)
 
 struct st_pg_wait {
@@ -54,6 +58,8 @@ struct st_pg_wait {
 
     bool asleep;    /* the locks are held */
     bool relock;    /* but for other queues than those */
+    int64_t look_us; /* asleep: when to look again, since somebody had not committed yet; 0 = never */
+    struct st_tries looks;
     bool owed;      /* an answer is under way to a request that nobody waits for */
     int64_t asked_us, heard_us;
     struct st_tries tries;
@@ -75,6 +81,7 @@ static struct st_pg_wait *wait_of(struct st_pg *s, stint_error *err)
         return NULL;
     }
     s->w->tries = (struct st_tries){.base_us = 100 * ST_MS, .max_us = 5 * ST_SEC};
+    s->w->looks = (struct st_tries){.base_us = 5 * ST_MS, .max_us = 500 * ST_MS};
     s->w->mute = !s->url.notify;
     return s->w;
 }
@@ -162,6 +169,7 @@ static void lost(struct st_pg *s, const stint_error *err)
     PQfinish(w->c);
     w->c = NULL;
     w->asleep = w->owed = false;
+    w->look_us = 0;
     w->retry_us = st_clock_mono_us() + st_tries_next(&w->tries);
 }
 
@@ -181,7 +189,8 @@ static bool start_listening(struct st_pg *s, PGconn *c, stint_error *err)
     char sql[512];
 
     snprintf(sql, sizeof(sql),
-             "SET default_transaction_isolation = 'read committed'; SET statement_timeout = %d;"
+             "SET search_path = pg_catalog; SET default_transaction_isolation = 'read committed'; SET statement_timeout = %d;"
+             " SET lock_timeout = 0;"
              " SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'; LISTEN %s",
              s->base.timeout_ms < INT32_MAX - 1000 ? s->base.timeout_ms + 1000 : 0, s->url.quoted);
     return st_pg_exec_on(s, c, sql, NULL, until_us, NULL, err) == ST_PG_DONE;
@@ -293,12 +302,22 @@ static bool ask(struct st_pg *s, const char *sql)
 
 /* ---- falling asleep -------------------------------------------------------------------------------------- */
 
-static void put_queues(const struct st_pg_wait *w, struct st_pg_args *a)
+static bool is_ascii(struct st_slice name)
 {
-    bool all = w->n_queues == 0;
+    for (size_t i = 0; i < name.len; i++)
+        if ((unsigned char)name.p[i] > 0x7e)
+            return false;
+    return true;
+}
 
-    for (size_t i = 0; i < w->n_queues; i++)
-        all |= st_slice_is(w->queues[i], ST_QUEUE_ANY);
+/* narrow: a name may be one that the database does not have the characters of.  Who listens for all queues hears its own too: so
+ * do those of very many, since whoever uses up the server's locks takes them from everybody. */
+static void put_queues(const struct st_pg_wait *w, struct st_pg_args *a, bool narrow)
+{
+    bool all = w->n_queues == 0 || w->n_queues > LOCKS;
+
+    for (size_t i = 0; !all && i < w->n_queues; i++)
+        all = st_slice_is(w->queues[i], ST_QUEUE_ANY) || (narrow && !is_ascii(w->queues[i]));
     st_pg_array(a, ST_PG_TEXT);
     if (all)
         st_pg_item_bytes(a, st_slice_cstr(ST_QUEUE_ANY));
@@ -334,6 +353,19 @@ static void put_lanes(struct st_pg *s, struct st_pg_args *a)
     pthread_mutex_unlock(&sh->mu);
 }
 
+/* The answer to a look: 1 there is something, 2 somebody may be about to commit something. */
+static void take_look(struct st_pg_wait *w, int64_t seen)
+{
+    w->relock = false;
+    w->tries.n = 0;
+    w->heard_us = st_clock_mono_us();
+    if (seen & 1)
+        w->pending |= ST_NEWS_LOOK;
+    if (!(seen & 2))
+        w->looks.n = 0;
+    w->look_us = seen & 2 ? w->heard_us + st_tries_next(&w->looks) : 0;
+}
+
 /* What was heard before the look is seen by it; what comes with its answer may be newer. */
 static bool fall_asleep(struct st_pg *s, stint_error *err)
 {
@@ -348,14 +380,10 @@ static bool fall_asleep(struct st_pg *s, stint_error *err)
     w->pending &= ~(unsigned)ST_NEWS_WORK;
     w->asleep = true; /* even if no answer comes */
     st_pg_args_init(&a);
-    put_queues(w, &a);
+    put_queues(w, &a, st_pg_narrow(w->c));
     put_lanes(s, &a);
     if (st_pg_exec_on(s, w->c, sql, &a, until_us, &r, err) == ST_PG_DONE) {
-        w->relock = false;
-        w->tries.n = 0;
-        w->heard_us = st_clock_mono_us();
-        if (st_pg_get_bool(r, 0, 0))
-            w->pending |= ST_NEWS_LOOK;
+        take_look(w, st_pg_get_i64(r, 0, 0, 0));
         take_notes(w);
     }
     PQclear(r);
@@ -366,7 +394,14 @@ static bool fall_asleep(struct st_pg *s, stint_error *err)
 static bool wake_up(struct st_pg *s)
 {
     s->w->asleep = false;
+    s->w->look_us = 0;
+    s->w->looks.n = 0;
     return ask(s, "SELECT pg_advisory_unlock_all()");
+}
+
+static bool must_look(const struct st_pg_wait *w)
+{
+    return w->look_us && st_clock_mono_us() >= w->look_us;
 }
 
 /* Asleep if and only if it is to be.  Whoever was told of work is awake. */
@@ -376,7 +411,7 @@ static bool adjust(struct st_pg *s, stint_error *err)
 
     if (w->asleep && (!w->work || w->relock || w->pending & ST_NEWS_WORK) && !wake_up(s))
         return false;
-    if (w->work && !w->asleep && !(w->pending & ST_NEWS_WORK) && !fall_asleep(s, err))
+    if (w->work && (!w->asleep || must_look(w)) && !(w->pending & ST_NEWS_WORK) && !fall_asleep(s, err))
         return false;
     return !(w->asleep && w->pending & ST_NEWS_WORK) || wake_up(s);
 }
@@ -393,6 +428,8 @@ static int64_t next_us(const struct st_pg *s, int64_t until_us)
         at = w->owed ? w->asked_us + s->base.timeout_ms * ST_MS : w->heard_us + BEAT_US;
     else if (!w->mute)
         at = w->retry_us;
+    if (w->asleep && w->look_us && w->look_us < at)
+        at = w->look_us;
     return at < until_us ? at : until_us;
 }
 

@@ -30,37 +30,54 @@ static void put_cstr(struct st_pg_args *a, const char *text)
     st_pg_text(a, st_slice_cstr(text));
 }
 
-stint_code st_pg_worker_beat(struct st_store *store, int64_t now_us, const struct st_worker_info *w,
-                             stint_error *err)
+static void put_shown(struct st_pg_args *a, const char *text)
+{
+    st_pg_shown(a, st_slice_cstr(text));
+}
+
+/* narrow: of what only people read, what every database can hold. */
+static stint_code beat(struct st_pg *s, int64_t now_us, const struct st_worker_info *w, bool narrow,
+                       stint_error *err)
 {
     struct st_pg_args a;
-    stint_error local = {0};
     PGresult *r = NULL;
     stint_code code;
 
     st_pg_args_init(&a);
+    a.narrow = narrow;
     put_cstr(&a, w->id);
-    put_cstr(&a, w->name);
+    put_shown(&a, w->name);
     put_cstr(&a, w->host);
     put_cstr(&a, w->boot_id);
     st_pg_i32(&a, w->pid);
     st_pg_i64(&a, (int64_t)w->pid_start);
     st_pg_i32(&a, w->slots);
     st_pg_i32(&a, w->running);
-    put_cstr(&a, w->queues);
-    put_cstr(&a, w->types);
+    put_shown(&a, w->queues);
+    put_shown(&a, w->types);
     st_pg_bool(&a, w->healthy);
     st_pg_bool(&a, w->quiet);
-    put_cstr(&a, w->note);
+    put_shown(&a, w->note);
     st_pg_i64(&a, w->started_us);
     st_pg_i64(&a, now_us);
     st_pg_i64(&a, ST_WORKER_SILENT_US);
-    code = st_pg_call(st_pg_of(store), PG_WORKER_BEAT, &a, true, &r, &local);
+    code = st_pg_call(s, PG_WORKER_BEAT, &a, true, &r, err);
     if (!code && PQntuples(r) != 1)
-        code =
-            st_fail(&local, STINT_EEXISTS, "the worker id %s is in use by another process", w->id);
+        code = st_fail(err, STINT_EEXISTS, "the worker id %s is in use by another process", w->id);
     PQclear(r);
     st_pg_args_clear(&a);
+    return code;
+}
+
+stint_code st_pg_worker_beat(struct st_store *store, int64_t now_us, const struct st_worker_info *w,
+                             stint_error *err)
+{
+    struct st_pg *s = st_pg_of(store);
+    stint_error local = {0};
+    stint_code code = beat(s, now_us, w, false, &local);
+
+    if (code && strcmp(local.detail, "22P05") == 0) /* a character that the database does not have */
+        code = beat(s, now_us, w, true, &local);
     return st_pg_told(code, &local, err);
 }
 

@@ -24,6 +24,8 @@
 
 struct st_sq_conn *st_sq_reader(struct st_sq *s, stint_error *err)
 {
+    ST_SQ_GATE; /* also for callers who are not inside: a wait, which sleeps */
+
     s->rd.until_us = st_clock_mono_us() + s->base.timeout_ms * ST_MS;
     if (s->rd.db)
         return &s->rd;
@@ -70,6 +72,7 @@ static const struct st_store_ops sqlite_ops = {
     .claim = st_sq_claim,
     .exchange = st_sq_exchange,
     .acquire = st_sq_acquire,
+    .acquire_many = st_sq_acquire_many,
     .renew = st_sq_renew,
     .finish = st_sq_finish,
     .transact = st_sq_transact,

@@ -201,3 +201,47 @@ stint_code st_sq_acquire(struct st_store *s, struct st_slice id, const struct st
     return st_fail(err, STINT_ESTATE, "job %.*s was not taken: %s", (int)id.len, id.p,
                    st_refusal_name(a.why));
 }
+
+/* ---- several in one transaction ----------------------------------------------------------- */
+
+struct acquire_many {
+    struct st_acquire *items;
+    size_t n;
+    const struct st_claim_req *req;
+};
+
+static stint_code many_run(struct st_sq_writer *w, void *arg, stint_error *err)
+{
+    struct acquire_many *m = arg;
+
+    for (size_t i = 0; i < m->n; i++) {
+        struct acquire a = {.id = m->items[i].id, .req = m->req};
+        const stint_code code = acquire_run(w, &a, err);
+
+        m->items[i].job = a.job;
+        m->items[i].why = a.why;
+        if (code)
+            return code;
+    }
+    return STINT_OK;
+}
+
+static void many_undo(void *arg)
+{
+    struct acquire_many *m = arg;
+
+    for (size_t i = 0; i < m->n; i++) {
+        st_job_free(m->items[i].job);
+        m->items[i].job = NULL;
+        m->items[i].why = ST_REFUSED_NOT;
+    }
+}
+
+stint_code st_sq_acquire_many(struct st_store *s, struct st_acquire *items, size_t n, const struct st_claim_req *req,
+                              stint_error *err)
+{
+    struct acquire_many m = {items, n, req};
+    struct st_sq_req r = {.run = many_run, .undo = many_undo, .arg = &m};
+
+    return st_sq_submit(st_sq_of(s), &r, err);
+}

@@ -44,6 +44,7 @@ struct claim {
 struct plan {
     struct head *heads;
     size_t n;
+    int64_t due_by; /* 0 = all that is ready */
     bool *seen; /* per lane: it belongs to an earlier group */
     struct st_slice *paused;
     size_t n_paused;
@@ -97,9 +98,10 @@ static bool is_paused(const struct plan *p, struct st_slice queue)
     return false;
 }
 
-static stint_code plan_init(struct st_sq_writer *w, struct plan *p, stint_error *err)
+static stint_code plan_init(struct st_sq_writer *w, struct plan *p, const struct st_claim_req *req, stint_error *err)
 {
     memset(p, 0, sizeof(*p));
+    p->due_by = req->due_by_us;
     if (st_sq_lanes_refresh(&w->c, &w->lanes, err) || paused_read(w, p, err))
         return err->code;
     p->heads = calloc(w->lanes.n + 1, sizeof(*p->heads));
@@ -166,14 +168,16 @@ static bool before(int64_t priority, int64_t due, struct st_slice id, const stru
 }
 
 /* *any = false: the lane has nothing ready. */
-static stint_code head_peek(struct st_sq_writer *w, struct head *h, bool *any, stint_error *err)
+static stint_code head_peek(struct st_sq_writer *w, const struct plan *p, struct head *h, bool *any, stint_error *err)
 {
-    sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_HEAD, err);
+    sqlite3_stmt *st = st_sq_stmt(&w->c, p->due_by ? SQ_HEAD_BY : SQ_HEAD, err);
     int rc;
 
     if (!st)
         return err->code;
     bind_int(st, 1, h->lane->id);
+    if (p->due_by)
+        bind_int(st, 2, p->due_by);
     rc = st_sq_step(&w->c, st, err);
     if (rc < 0)
         return err->code;
@@ -199,7 +203,7 @@ static stint_code heads_peek(struct st_sq_writer *w, struct plan *p, stint_error
     if (p->n < 2)
         return STINT_OK;
     for (size_t i = 0; i < p->n;) {
-        if (head_peek(w, &p->heads[i], &any, err))
+        if (head_peek(w, p, &p->heads[i], &any, err))
             return err->code;
         if (any)
             i++;
@@ -274,7 +278,7 @@ static size_t rule_left(const struct claim *cl, const struct st_type_rule *rule)
 static stint_code lane_read(struct st_sq_writer *w, struct claim *cl, struct head *h,
                             const struct head *limit, bool *more, stint_error *err)
 {
-    sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_READY, err);
+    sqlite3_stmt *st = st_sq_stmt(&w->c, cl->req->due_by_us ? SQ_READY_BY : SQ_READY, err);
     const size_t room = cl->req->n - cl->n_out, left = rule_left(cl, h->rule);
     const size_t end = cl->n_out + (left < room ? left : room);
     int rc;
@@ -283,6 +287,8 @@ static stint_code lane_read(struct st_sq_writer *w, struct claim *cl, struct hea
         return err->code;
     bind_int(st, 1, h->lane->id);
     bind_int(st, 2, (int64_t)(end - cl->n_out) + 1);
+    if (cl->req->due_by_us)
+        bind_int(st, 3, cl->req->due_by_us);
     *more = false;
     while ((rc = st_sq_step(&w->c, st, err)) == SQLITE_ROW) {
         const int64_t priority = col_int(st, 2), due = col_int(st, 3);
@@ -475,7 +481,7 @@ static stint_code claim_in(struct st_sq_writer *w, struct claim *cl, stint_error
     cl->taken = calloc(cl->req->n_types + 1, sizeof(*cl->taken));
     if (!cl->taken)
         return st_fail(err, STINT_ENOMEM, "out of memory for the claim");
-    code = plan_init(w, &p, err);
+    code = plan_init(w, &p, cl->req, err);
     for (size_t i = 0; !code && i < group_count(cl->req) && cl->n_out < cl->req->n; i++) {
         plan_group(w, &p, cl->req, group_name(cl->req, i));
         code = group_take(w, cl, &p, err);
@@ -518,11 +524,11 @@ static stint_code claim_probe(struct st_sq_writer *w, void *arg, bool *need, sti
         return STINT_OK;
     if (due_any(w, st_sq_now(cl->req->now_us), need, err) || *need)
         return *need ? STINT_OK : err->code;
-    code = plan_init(w, &p, err);
+    code = plan_init(w, &p, cl->req, err);
     for (size_t i = 0; !code && !*need && i < group_count(cl->req); i++) {
         plan_group(w, &p, cl->req, group_name(cl->req, i));
         for (size_t k = 0; !code && !*need && k < p.n; k++)
-            code = head_peek(w, &p.heads[k], need, err);
+            code = head_peek(w, &p, &p.heads[k], need, err);
     }
     plan_clear(&p);
     return code;

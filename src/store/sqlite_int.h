@@ -338,6 +338,8 @@ stint_code st_sq_claim(struct st_store *s, const struct st_claim_req *req, struc
 stint_code st_sq_exchange(struct st_store *s, int64_t now_us, struct st_finish *items, size_t n,
                           const struct st_claim_req *req, struct st_job **out, size_t *n_out,
                           bool *finished, stint_error *err);
+stint_code st_sq_acquire_many(struct st_store *s, struct st_acquire *items, size_t n, const struct st_claim_req *req,
+                              stint_error *err);
 stint_code st_sq_acquire(struct st_store *s, struct st_slice id, const struct st_claim_req *req,
                          struct st_job **out, enum st_refusal *why, stint_error *err);
 stint_code st_sq_renew(struct st_store *s, int64_t now_us, struct st_renew *items, size_t n,

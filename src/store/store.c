@@ -130,7 +130,7 @@ static stint_code key_check(const struct st_store *s, const struct st_new_job *j
     if (j->unique == ST_UNIQUE_NONE)
         return STINT_OK;
     if (j->unique == ST_UNIQUE_FOREVER && !(s->ops->caps & ST_CAP_UNIQUE_FOREVER))
-        return st_fail(err, STINT_EINVAL, "the %s store cannot hold a key for ever", s->ops->name);
+        return st_refuse(err, "use a long duration, such as 365d", "the %s store cannot hold a key for ever", s->ops->name);
     if (j->unique == ST_UNIQUE_WINDOW && j->window_us <= 0)
         return st_fail(err, STINT_EINVAL, "a unique window must be longer than nothing");
     return text_check(j->key, ST_KEY_MAX, "a unique key", err);
@@ -153,7 +153,8 @@ static stint_code new_job_check(const struct st_store *s, const struct st_new_jo
         return st_fail(err, STINT_EINVAL, "priority %d is not between %d and %d", j->priority,
                        ST_PRIORITY_MIN, ST_PRIORITY_MAX);
     if (j->priority && !(s->ops->caps & ST_CAP_PRIORITY))
-        return st_fail(err, STINT_EINVAL, "the %s store knows no priorities", s->ops->name);
+        return st_refuse(err, "give it a queue of its own, such as mail.high, and let workers name that one first",
+                         "the %s store knows no priorities within a queue", s->ops->name);
     if (j->due_us < 0 || j->delay_us < 0)
         return st_fail(err, STINT_EINVAL, "a delay cannot be negative");
     if (j->payload.len > INT32_MAX || j->meta.len > INT32_MAX)
@@ -161,8 +162,7 @@ static stint_code new_job_check(const struct st_store *s, const struct st_new_jo
     return STINT_OK;
 }
 
-static stint_code claim_check(const struct st_store *s, const struct st_claim_req *req,
-                              stint_error *err)
+static stint_code claim_check(const struct st_store *s, const struct st_claim_req *req, stint_error *err)
 {
     stint_code code = text_check(req->worker, ST_ID_MAX, "a worker's id", err);
 
@@ -170,8 +170,8 @@ static stint_code claim_check(const struct st_store *s, const struct st_claim_re
         code = batch_check(req->n, "jobs", err);
     if (!code && req->lease_us <= 0)
         code = st_fail(err, STINT_EINVAL, "a lease must be longer than nothing");
-    if (!code && req->n_types && !(s->ops->caps & ST_CAP_TYPE_FILTER))
-        code = st_fail(err, STINT_EINVAL, "the %s store cannot choose by type", s->ops->name);
+    if (!code && req->due_by_us && !(s->ops->caps & ST_CAP_DUE_ORDER))
+        code = st_fail(err, STINT_EINVAL, "the %s store cannot choose by due time", s->ops->name);
     return code;
 }
 
@@ -199,6 +199,11 @@ stint_code st_store_enqueue_tx(struct st_store *s, void *conn, int64_t now_us,
     for (size_t i = 0; !code && i < n; i++)
         code = new_job_check(s, &jobs[i], err);
     return code || n == 0 ? code : s->ops->enqueue_tx(s, conn, now_us, jobs, n, out, err);
+}
+
+stint_code st_store_fit(struct st_store *s, stint_error *err)
+{
+    return s->ops->fit ? s->ops->fit(s, err) : STINT_OK;
 }
 
 stint_code st_store_claim(struct st_store *s, const struct st_claim_req *req, struct st_job **out,
@@ -234,7 +239,7 @@ stint_code st_store_exchange(struct st_store *s, int64_t now_us, struct st_finis
         code = claim_check(s, req, err);
     if (code)
         return code;
-    if (s->ops->exchange && n > 0 && req->n > 0)
+    if (s->ops->exchange && n > 0 && req->n > 0 && !req->due_by_us)
         return s->ops->exchange(s, now_us, items, n, req, out, n_out, finished, err);
     if (n > 0)
         code = s->ops->finish(s, now_us, items, n, err);
@@ -252,6 +257,31 @@ stint_code st_store_acquire(struct st_store *s, struct st_slice id, const struct
     if (!code)
         code = claim_check(s, req, err);
     return code ? code : s->ops->acquire(s, id, req, out, why, err);
+}
+
+stint_code st_store_acquire_many(struct st_store *s, struct st_acquire *items, size_t n, const struct st_claim_req *req,
+                                 stint_error *err)
+{
+    stint_code code = batch_check(n, "jobs", err);
+
+    for (size_t i = 0; i < n; i++) {
+        items[i].job = NULL;
+        items[i].why = ST_REFUSED_NOT;
+        if (!code)
+            code = text_check(items[i].id, ST_ID_MAX, "an id", err);
+    }
+    if (!code)
+        code = claim_check(s, req, err);
+    if (code || n == 0)
+        return code;
+    if (s->ops->acquire_many && n > 1)
+        return s->ops->acquire_many(s, items, n, req, err);
+    for (size_t i = 0; i < n && !code; i++) {
+        code = s->ops->acquire(s, items[i].id, req, &items[i].job, &items[i].why, err);
+        if (code && items[i].why)
+            code = STINT_OK; /* refused: that is an answer */
+    }
+    return code;
 }
 
 stint_code st_store_renew(struct st_store *s, int64_t now_us, struct st_renew *items, size_t n,
@@ -551,18 +581,44 @@ static const struct {
 } kinds[] = {
     {"sqlite", sqlite_open},
     {"postgres", st_store_postgres_open},
+    {"redis", st_store_redis_open},
 };
+
+/* Puts the signal around a store that was just opened. */
+static stint_code with_signal(const char *kind, const char *signal, struct st_store **out,
+                              stint_error *err)
+{
+    struct st_store *real = *out;
+    stint_code rc;
+
+    if (strcmp(kind, "redis") == 0) {
+        rc = st_refuse(err, "take `signal` out of stint.yaml, or unset STINT_SIGNAL",
+                       "a Redis store has wake-ups of its own: it takes no signal");
+    } else {
+        rc = st_store_signal(real, signal, out, err);
+    }
+    if (rc != STINT_OK) {
+        st_store_close(real);
+        *out = NULL;
+    }
+    return rc;
+}
 
 stint_code st_store_open(const char *url, const struct st_store_open *opt, struct st_store **out,
                          stint_error *err)
 {
     const char *kind = st_store_kind(url);
     const char *colon = strchr(url, ':');
+    stint_code rc;
 
     *out = NULL;
+    if (kind && opt && opt->runqy && strcmp(kind, "redis") != 0)
+        return st_refuse(err, "name a Redis store (redis://...), or leave runqy out", "runqy: true needs a Redis store, not %s", kind);
     for (size_t i = 0; kind && i < sizeof(kinds) / sizeof(kinds[0]); i++)
-        if (strcmp(kind, kinds[i].kind) == 0)
-            return kinds[i].open(url, opt, out, err);
+        if (strcmp(kind, kinds[i].kind) == 0) {
+            rc = kinds[i].open(url, opt, out, err);
+            return rc == STINT_OK && opt && opt->signal ? with_signal(kind, opt->signal, out, err) : rc;
+        }
     if (colon)
         st_fail(err, STINT_EINVAL, "there is no store of the kind %.*s", (int)(colon - url), url);
     else

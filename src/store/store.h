@@ -22,7 +22,7 @@
 /* The only differences between stores that callers may see. */
 enum {
     ST_CAP_PRIORITY = 1 << 0,       /* a number per job orders a queue */
-    ST_CAP_TYPE_FILTER = 1 << 1,    /* a claim can choose by type */
+    ST_CAP_TYPE_FILTER = 1 << 1,    /* a claim can choose by type; without it what no rule covers is taken and put off, uncharged */
     ST_CAP_DUE_ORDER = 1 << 2,      /* equal priorities run in order of their due time */
     ST_CAP_UNIQUE_FOREVER = 1 << 3, /* a key can be held for ever */
     ST_CAP_BATCH_ATOMIC = 1 << 4,   /* n jobs are enqueued all or none, whatever their queues */
@@ -58,6 +58,9 @@ struct st_claim_req {
     const struct st_type_rule *types;
     size_t n_types;                /* 0 = all types, default policy */
     int64_t lease_us;
+    /* Not NULL: where others are claiming at this moment it may bring less than there is, and says so here: ask again soon. */
+    bool *crowded;
+    int64_t due_by_us; /* > 0: take only jobs that were due by then; a store may leave them claimed.  With ST_CAP_DUE_ORDER */
     size_t n;     /* take at most so many */
     size_t n_run; /* the first n_run become running at once, the others claimed */
 };
@@ -73,6 +76,12 @@ enum st_refusal {
     ST_REFUSED_ENDED,
 };
 const char *st_refusal_name(enum st_refusal r); /* "not due", ... */
+
+struct st_acquire {
+    struct st_slice id;
+    struct st_job *job;  /* out: NULL = refused, */
+    enum st_refusal why; /* out: for this reason */
+};
 
 /* ---- while it runs ---------------------------------------------------------------- */
 
@@ -116,7 +125,7 @@ struct st_finish {
     int64_t max_rss_kb;
     struct st_slice log;      /* path */
     struct st_slice log_tail; /* last bytes of stderr, at most 16 KiB */
-    stint_code verdict;   /* out: OK or ELOST */
+    stint_code verdict;   /* out: OK or ELOST; EAGAIN: somebody else is at it this moment, finish it again later */
     enum st_state state;  /* out, when OK: what became of the job */
 };
 
@@ -173,6 +182,7 @@ struct st_worker_info {
     uint64_t pid_start;
     int slots, running;
     char queues[1024]; /* JSON arrays of strings */
+    char weights[256]; /* of the queues: "3 1 1"; "" = strictly in their order.  For stores whose tools show it; not in a list */
     char types[1024];
     bool healthy;
     bool quiet;   /* takes no new jobs */
@@ -286,6 +296,11 @@ struct st_store_ops {
     stint_code (*acquire)(struct st_store *s, struct st_slice id, const struct st_claim_req *req,
                           struct st_job **out, enum st_refusal *why, stint_error *err);
 
+    /* The same for several at once, each by itself; an id may be there twice.  OK: each has a job or a reason.  An error: so
+     * have those that were dealt with, the others neither.  NULL = the store does them one after the other. */
+    stint_code (*acquire_many)(struct st_store *s, struct st_acquire *items, size_t n, const struct st_claim_req *req,
+                               stint_error *err);
+
     stint_code (*renew)(struct st_store *s, int64_t now_us, struct st_renew *items, size_t n,
                         stint_error *err);
 
@@ -379,6 +394,9 @@ struct st_store_ops {
     /* What the last wait heard of, as ST_NEWS_ bits.  NULL = a wait that was woken may have heard of anything. */
     unsigned (*news)(struct st_store *s);
 
+    /* Asked before a worker begins: ESTORE where jobs would be lost silently and nobody has said that they may.  What else may lose
+     * them is said in the log.  NULL = there is nothing to say. */
+    stint_code (*fit)(struct st_store *s, stint_error *err);
     stint_code (*schema)(struct st_store *s, bool up, struct st_schema *out, stint_error *err);
     /* Takes versions away, newest first, until it is at `to`; 0 = nothing is left, jobs included.  NULL = it cannot. */
     stint_code (*schema_down)(struct st_store *s, int to, struct st_schema *out, stint_error *err);
@@ -402,10 +420,12 @@ struct st_store_open {
     int timeout_ms;  /* 0 = 5000 */
     bool no_create;  /* a store that is not there: ESTORE instead of making one */
     bool no_migrate; /* leave the schema as it is (for `migrate status`) */
+    const char *signal; /* a Redis URL: wake-ups go through it (see signal.c); NULL = the store's own */
+    bool runqy;      /* with what runqy's clients expect; only a Redis store can (see redis_runqy.c) */
 };
 
 /* What a store's URL looks like, for messages. */
-#define ST_STORE_URLS "sqlite:PATH or postgres://USER@HOST/DATABASE, for example sqlite:stint.db"
+#define ST_STORE_URLS "sqlite:PATH, postgres://USER@HOST/DATABASE or redis://HOST, for example sqlite:stint.db"
 /* The kind of store a URL names ("sqlite"), or NULL. */
 const char *st_store_kind(const char *url);
 
@@ -420,12 +440,19 @@ stint_code st_store_sqlite_open(const char *path_and_query, const struct st_stor
 stint_code st_store_postgres_open(const char *url, const struct st_store_open *opt, struct st_store **out,
                                   stint_error *err);
 
+/* url: see redis_conn.h, with our own [&notify=off][&runqy=1][&redis_storage=false][&may_lose=yes].  Each handle has a connection of its own. */
+stint_code st_store_redis_open(const char *url, const struct st_store_open *opt, struct st_store **out, stint_error *err);
+
 /* For a program that owns its process, before the first store is opened: turns off what the engines count for
  * others.  A library inside somebody's program must not call it. */
 void st_store_own_process(void);
 
 /* Wrap a real store; closing the wrapper closes it. */
 struct st_store *st_store_trace(struct st_store *real); /* logs each call: op, n, code, micros (debug) */
+
+/* The same with wake-ups through Redis.  EINVAL: not a URL for that; then real is still the caller's. */
+stint_code st_store_signal(struct st_store *real, const char *url, struct st_store **out, stint_error *err);
+stint_code st_signal_url_check(const char *url, stint_error *err);
 
 enum st_fault { ST_FAULT_BEFORE, ST_FAULT_AFTER }; /* EAGAIN, nothing done; EUNKNOWN, all done */
 struct st_fault_plan { /* shared by several handles of one test; zero it first */
@@ -442,6 +469,7 @@ stint_code st_store_enqueue(struct st_store *s, int64_t now_us, const struct st_
                             struct st_enqueued *out, stint_error *err);
 stint_code st_store_enqueue_tx(struct st_store *s, void *conn, int64_t now_us, const struct st_new_job *jobs,
                                size_t n, struct st_enqueued *out, stint_error *err);
+stint_code st_store_fit(struct st_store *s, stint_error *err);
 stint_code st_store_claim(struct st_store *s, const struct st_claim_req *req, struct st_job **out,
                           size_t *n_out, stint_error *err);
 stint_code st_store_exchange(struct st_store *s, int64_t now_us, struct st_finish *items, size_t n,
@@ -449,6 +477,8 @@ stint_code st_store_exchange(struct st_store *s, int64_t now_us, struct st_finis
                              stint_error *err);
 stint_code st_store_acquire(struct st_store *s, struct st_slice id, const struct st_claim_req *req,
                             struct st_job **out, enum st_refusal *why, stint_error *err);
+stint_code st_store_acquire_many(struct st_store *s, struct st_acquire *items, size_t n, const struct st_claim_req *req,
+                                 stint_error *err);
 stint_code st_store_renew(struct st_store *s, int64_t now_us, struct st_renew *items, size_t n, stint_error *err);
 stint_code st_store_finish(struct st_store *s, int64_t now_us, struct st_finish *items, size_t n, stint_error *err);
 stint_code st_store_transact(struct st_store *s, int64_t now_us, const struct st_hold *hold, st_tx_fn fn, void *arg,

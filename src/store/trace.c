@@ -73,6 +73,15 @@ static stint_code t_acquire(struct st_store *s, struct st_slice id, const struct
     CALL(acquire, *out ? 1 : 0, id, req, out, why, err);
 }
 
+static stint_code t_acquire_many(struct st_store *s, struct st_acquire *items, size_t n, const struct st_claim_req *req,
+                                 stint_error *err)
+{
+    const int64_t began_us = st_clock_mono_us();
+    const stint_code code = st_store_acquire_many(real_of(s), items, n, req, err); /* not every store has it */
+
+    return traced("acquire_many", n, began_us, code);
+}
+
 static stint_code t_renew(struct st_store *s, int64_t now_us, struct st_renew *items, size_t n,
                           stint_error *err)
 {
@@ -137,6 +146,11 @@ static stint_code t_discard(struct st_store *s, const struct st_slice *ids, size
                             stint_code *verdicts, struct st_pruned *out, stint_error *err)
 {
     CALL(discard, n, ids, n, verdicts, out, err);
+}
+
+static stint_code t_fit(struct st_store *s, stint_error *err)
+{
+    CALL(fit, 0, err);
 }
 
 static stint_code t_pause(struct st_store *s, int64_t now_us, struct st_slice queue, bool paused,
@@ -275,6 +289,7 @@ static const struct st_store_ops trace_ops = {
     .claim = t_claim,
     .exchange = t_exchange,
     .acquire = t_acquire,
+    .acquire_many = t_acquire_many,
     .renew = t_renew,
     .finish = t_finish,
     .transact = t_transact,
@@ -301,6 +316,7 @@ static const struct st_store_ops trace_ops = {
     .interrupt = t_interrupt,
     .watch = t_watch,
     .news = t_news,
+    .fit = t_fit,
     .schema = t_schema,
     .schema_down = t_schema_down,
     .schema_sql = t_schema_sql,
@@ -333,6 +349,8 @@ struct st_store *st_store_trace(struct st_store *real)
         t->ops.watch = NULL;
     if (!real->ops->upkeep)
         t->ops.upkeep = NULL;
+    if (!real->ops->fit)
+        t->ops.fit = NULL;
     if (!real->ops->schema_down)
         t->ops.schema_down = NULL;
     if (!real->ops->schema_sql)

@@ -6,6 +6,7 @@
  *     WET --claim found less--------------> DRY    wait for a hint, the next due time, or the poll (sooner at first, if
  *                                                  there are no hints to come)
  *     WET --store away--------------------> DRY    for a growing while
+ *     WET --others were claiming----------> DRY    for a few milliseconds, longer each time; then without regard to them
  *     DRY --hint, timer, rescued jobs-----> WET
  *
  * How many: the free slots, plus what the slots will use up while the next claim is under way, twice.  Long jobs
@@ -20,6 +21,7 @@
 #define BATCH_MAX 500
 #define SMOOTH 0.3
 #define SURE_FOR (60 * ST_SEC)
+#define CROWD_TRIES 8 /* half a second */
 
 static size_t batch_max(const struct st_worker *w)
 {
@@ -89,9 +91,10 @@ static void disown_unknown(struct st_worker *w);
 void feed(struct st_worker *w)
 {
     size_t held = w->n_running + w->n_queued, slots = (size_t)w->settings->slots;
-    size_t ahead = prefetch(w), n, n_run;
+    const bool late = w->plans.late && st_clock_boot_us() >= w->late_at_us;
+    size_t ahead = late ? 0 : prefetch(w), n, n_run;
 
-    if (w->phase != WORKING || w->asking || w->disowning || w->dry)
+    if (w->phase != WORKING || w->asking || w->disowning || (w->dry && !late))
         return;
     if (w->doubt || st_clock_boot_us() - w->sure_us > SURE_FOR) {
         disown_unknown(w);
@@ -99,10 +102,15 @@ void feed(struct st_worker *w)
     }
     if (w->quiet)
         return;
-    n_run = held < slots ? slots - held : 0;
-    if (n_run == 0 && held - slots > ahead / 2)
+    if (w->plans.only_late && !late) {
+        w->crowd.n = 0;
+        sleep_until_next(w, -1);
         return;
-    n = slots + ahead > held ? slots + ahead - held : 0;
+    }
+    n_run = held < slots ? announce_share(w, slots - held) : 0;
+    if (n_run == 0 && (w->intake || held - slots > ahead / 2))
+        return;
+    n = w->intake ? n_run + ahead : slots + ahead > held ? slots + ahead - held : 0;
     if (n > batch_max(w))
         n = batch_max(w);
     if (n == 0)
@@ -113,8 +121,10 @@ void feed(struct st_worker *w)
         return;
     }
     w->asking = true;
+    w->n_asked = n;
     w->ask_seq = w->finish_seq;
-    st_courier_claim(w->courier, w->plan, n, n_run);
+    st_courier_claim(w->courier, late ? w->plans.late : w->plans.main, n, n_run, late ? w->settings->intake.grace_us : 0,
+                     !late && w->crowd.n < CROWD_TRIES);
 }
 
 /* What the slots used up while the claim was under way. */
@@ -132,22 +142,27 @@ static void measure(struct st_worker *w, const struct st_courier_news *news)
     w->trip_us += SMOOTH * ((double)news->claim_took_us - w->trip_us);
 }
 
+struct held *feed_take(struct st_worker *w, struct st_job *job)
+{
+    struct held *h = held_new(w, job);
+
+    if (!h) {
+        st_log(ST_LOG_ERROR, "job.no_memory", ST_F("job", job->id));
+        st_job_free(job);
+        w->doubt = true;
+        return NULL;
+    }
+    h->done.to_file = st_settings_announced(w->settings, st_slice_cstr(job->queue));
+    h->renew_us = w->settings->renew_us;
+    h->asked_us = job->asked_boot_us;
+    h->lease = st_lease_from(h->asked_us, job->lease_us, h->renew_us, 0);
+    return h;
+}
+
 static void take_jobs(struct st_worker *w, struct st_courier_news *news)
 {
-    for (size_t i = 0; i < news->n_jobs; i++) {
-        struct st_job *job = news->jobs[i];
-        struct held *h = held_new(w, job);
-
-        if (!h) {
-            st_log(ST_LOG_ERROR, "job.no_memory", ST_F("job", job->id));
-            st_job_free(job);
-            w->doubt = true;
-            continue;
-        }
-        h->renew_us = w->settings->renew_us;
-        h->asked_us = job->asked_boot_us;
-        h->lease = st_lease_from(h->asked_us, job->lease_us, h->renew_us, 0);
-    }
+    for (size_t i = 0; i < news->n_jobs; i++)
+        feed_take(w, news->jobs[i]);
     free(news->jobs);
     if (w->n_held)
         beat_start(w);
@@ -157,10 +172,13 @@ static void take_jobs(struct st_worker *w, struct st_courier_news *news)
  * in a while in any case, since nobody else may take from a worker that is alive. */
 static void disown_unknown(struct st_worker *w)
 {
-    struct st_slice *known = calloc(w->n_held + 1, sizeof(*known));
+    struct st_slice *known;
     stint_error err;
     size_t n = 0;
 
+    if (w->intake && !st_intake_hold(w->intake))
+        return; /* it is about to bring something: then */
+    known = calloc(w->n_held + 1, sizeof(*known));
     worker_send_out(w); /* outcomes first: the courier keeps the order */
     if (known) {
         for (struct held *h = w->first; h; h = h->next)
@@ -170,6 +188,8 @@ static void disown_unknown(struct st_worker *w)
     if (w->disowning) {
         w->doubt = false;
         w->sure_us = st_clock_boot_us();
+    } else if (w->intake) {
+        st_intake_go(w->intake);
     }
     free(known);
 }
@@ -196,7 +216,7 @@ static void tell_hinter(struct st_worker *w, const struct st_courier_news *news)
     if (w->recheck && w->n_held)
         st_lessor_look(w->lessor);
     w->recheck = false;
-    if (!w->dry || w->phase != WORKING || w->quiet) {
+    if (!w->dry || w->crowd.n || w->phase != WORKING || w->quiet) {
         st_hinter_disarm(w->hinter);
     } else if (w->relook) {
         w->hinted = true;
@@ -207,24 +227,50 @@ static void tell_hinter(struct st_worker *w, const struct st_courier_news *news)
     w->relook = false;
 }
 
+/* Late ones: when to ask again.  Where nothing else is asked for it is that which an end waits for. */
+static void on_late_over(struct st_worker *w, struct st_courier_news *news)
+{
+    const int64_t grace = w->settings->intake.grace_us, poll = w->settings->poll_us;
+
+    w->late_at_us = st_clock_boot_us() + (news->n_jobs < news->n_asked ? (poll < grace ? poll : grace) : 0);
+    if (w->plans.only_late && news->n_jobs == 0)
+        w->empty_seq = w->ask_seq + 1;
+    w->tries.n = 0;
+}
+
+/* What it brought is what there was, as far as it asked. */
+static void on_answer(struct st_worker *w, struct st_courier_news *news)
+{
+    w->crowd.n = 0;
+    measure(w, news);
+    if (news->n_jobs < news->n_asked)
+        sleep_until_next(w, news->next_due_in_us);
+    if (news->n_jobs == 0)
+        w->empty_seq = w->ask_seq + 1;
+}
+
 static void on_claim_over(struct st_worker *w, struct st_courier_news *news)
 {
     w->asking = false;
     w->capped = types_used_up(w, news->jobs, news->n_jobs);
     take_jobs(w, news);
+    if (news->claim_code == STINT_OK && news->late) {
+        on_late_over(w, news);
+        return;
+    }
     if (news->claim_code == STINT_OK) {
         w->tries.n = 0;
-        measure(w, news);
         if (news->n_jobs > 0)
             w->n_polls = 0;
-        if (news->n_jobs < news->n_asked)
-            sleep_until_next(w, news->next_due_in_us);
-        if (news->n_jobs == 0)
-            w->empty_seq = w->ask_seq + 1;
+        if (news->crowded)
+            sleep_for(w, st_tries_next(&w->crowd));
+        else
+            on_answer(w, news);
         tell_hinter(w, news);
         return;
     }
     sleep_for(w, st_tries_next(&w->tries));
+    w->late_at_us = st_clock_boot_us() + ST_SEC;
     if (news->claim_code == STINT_EUNKNOWN)
         w->doubt = true;
 }
@@ -235,6 +281,8 @@ void feed_on_news(struct st_worker *w, struct st_courier_news *news)
         on_claim_over(w, news);
     if (news->disowned) {
         w->disowning = false;
+        if (w->intake)
+            st_intake_go(w->intake);
         feed_wet(w);
     }
     if (news->in_hand != w->in_hand)

@@ -20,6 +20,7 @@ void st_settings_init(struct st_settings *s)
     s->shutdown_us = 30 * ST_SEC;
     s->notify = true;
     s->limits = st_limits_default;
+    s->intake.grace_us = 30 * ST_SEC;
     s->keep.succeeded_us = 7 * ST_DAY;
     s->keep.failed_us = 90 * ST_DAY;
     s->keep.cancelled_us = 7 * ST_DAY;
@@ -62,12 +63,16 @@ void st_settings_clear(struct st_settings *s)
         type_clear(&s->types[i]);
     for (size_t i = 0; i < s->n_parents; i++)
         parent_clear(&s->parents[i]);
+    free(s->intake.rq);
+    free(s->intake.function);
+    strings_free(s->intake.queues);
     free(s->types);
     free(s->parents);
     weights_free(s->queues, s->n_queues);
     strings_free(s->only_types);
     free(s->path);
     free(s->store);
+    free(s->signal);
     free(s->worker_id);
     free(s->worker_name);
     free(s->results_dir);
@@ -149,6 +154,14 @@ stint_code st_settings_queues(struct st_settings *s, const char *text, stint_err
     s->n_queues = n;
     s->weighted = weighted;
     return STINT_OK;
+}
+
+bool st_settings_announced(const struct st_settings *s, struct st_slice queue)
+{
+    for (char **q = s->intake.rq ? s->intake.queues : NULL; q && *q; q++)
+        if (st_queue_covers(st_slice_cstr(*q), queue))
+            return true;
+    return false;
 }
 
 /* ---- types ------------------------------------------------------------------------------------ */

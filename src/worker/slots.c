@@ -6,6 +6,7 @@
  */
 #include <string.h>
 
+#include "execute/mock.h"
 #include "worker/worker_int.h"
 
 #define NUDGE_MS 5
@@ -31,6 +32,12 @@ static void release(struct held *h)
 {
     h->done.ran.aborted = ST_ABORT_SHUTDOWN;
     held_over(h);
+}
+
+void slots_put_off(struct held *h)
+{
+    h->done.put_off = true;
+    release(h);
 }
 
 /* The executor is done with a command. */
@@ -99,6 +106,24 @@ static void begin_command(struct held *h, const struct st_type_conf *conf)
            ST_FI("attempt", h->done.job->attempt), ST_FI("fence", h->done.job->fence));
 }
 
+/* Its pool is made when the first one comes. */
+static void begin_builtin(struct held *h, const struct st_type_conf *conf)
+{
+    struct st_worker *w = h->w;
+    const struct st_worker_handler in = {.fn = st_mock_handler(),
+                                         .lease_us = conf->lease_us,
+                                         .renew_us = conf->renew_us ? conf->renew_us : w->settings->renew_us};
+    stint_error err;
+
+    if (!w->pool && st_pool_new(w->settings->slots, &w->wake, &w->pool, &err) != STINT_OK) {
+        st_log(ST_LOG_ERROR, "job.not_started", ST_F("job", h->done.job->id), ST_FE(&err));
+        release(h);
+        hold_back(w);
+        return;
+    }
+    begin_in_process(h, &in);
+}
+
 /* Leaves it where it is while its type has no room. */
 static void begin(struct held *h)
 {
@@ -112,6 +137,8 @@ static void begin(struct held *h)
         return;
     if (in) {
         begin_in_process(h, in);
+    } else if (conf && conf->builtin) {
+        begin_builtin(h, conf);
     } else if (conf) {
         begin_command(h, conf);
     } else { /* configured away while it was under way to us */

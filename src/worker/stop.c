@@ -70,16 +70,17 @@ static void heed_stops(struct st_worker *w)
 }
 
 /* once: the slots are empty and all is written.  Then an empty claim that was asked for afterwards ends the work; one
- * asked for earlier might have missed a job that became due since. */
+ * asked for earlier might have missed a job that became due since, and one that others were in the way of says nothing. */
 static void check_once(struct st_worker *w)
 {
-    if (!w->opt.once || w->phase != WORKING || (!w->dry && !w->quiet) || w->asking || w->disowning || w->n_held || w->in_hand ||
-        w->n_out || w->tries.n || w->start_tries.n)
+    if (!w->opt.once || w->phase != WORKING || ((!w->dry || w->crowd.n) && !w->quiet) || w->asking || w->disowning || w->n_held || w->in_hand ||
+        w->n_out || w->tries.n || w->start_tries.n || (w->intake && !w->quiet && !st_intake_idle(w->intake)))
         return;
     if (w->empty_seq > w->finish_seq || w->quiet) {
         start_draining(w);
     } else {
         feed_wet(w);
+        w->late_at_us = 0;
         w->again = true;
     }
 }
@@ -97,6 +98,8 @@ static void end_threads(struct st_worker *w)
         w->result = st_fail(&w->error, STINT_EAGAIN, "%zu outcomes could not be written before the end", left);
         st_err_remedy(&w->error, "their jobs run again when the leases have expired");
     }
+    st_intake_free(w->intake, w->stops_seen > 1 ? FLUSH_TIME_HURRY : FLUSH_TIME);
+    w->intake = NULL;
     st_hinter_free(w->hinter);
     st_lessor_free(w->lessor);
     st_maintainer_free(w->maintainer, GOODBYE_TIME);
@@ -114,7 +117,7 @@ void stop_step(struct st_worker *w)
     if (w->phase == DRAINING) {
         slots_release_queued(w, 0);
         worker_send_out(w);
-        if (w->n_held == 0 && !w->asking && !w->disowning) {
+        if (w->n_held == 0 && !w->asking && !w->disowning && (!w->intake || st_intake_hold(w->intake))) {
             w->phase = FLUSHING;
             st_courier_stop(w->courier, w->stops_seen > 1 ? FLUSH_TIME_HURRY : FLUSH_TIME);
         }

@@ -52,7 +52,7 @@ static int rule_type(const struct st_worker *w, const struct st_type_rule *rule)
 stint_code types_init(struct st_worker *w, stint_error *err)
 {
     size_t n_rules;
-    const struct st_type_rule *rules = st_plan_rules(w->plan, &n_rules);
+    const struct st_type_rule *rules = st_plan_rules(w->plans.main, &n_rules);
 
     types_clear(w);
     w->types = calloc(w->settings->n_types + 1, sizeof(*w->types));
@@ -199,6 +199,13 @@ bool types_can_begin(struct st_worker *w, const struct st_type_conf *conf)
     return room_now(w, (size_t)index_of(w, conf)) > 0;
 }
 
+bool types_down(struct st_worker *w, const struct st_job *job)
+{
+    int i = index_of(w, st_settings_handler(w->settings, st_slice_cstr(job->type), st_slice_cstr(job->queue)));
+
+    return i >= 0 && room_now(w, (size_t)i) <= 0 && !fine(&w->types[i]);
+}
+
 /* Waiting jobs of resident types take room too. */
 static void subtract_queued(struct st_worker *w)
 {
@@ -216,7 +223,7 @@ bool types_make_room(struct st_worker *w, size_t ahead)
     size_t n_rules;
     bool any = false;
 
-    st_plan_rules(w->plan, &n_rules);
+    st_plan_rules(w->plans.main, &n_rules);
     for (size_t i = 0; i < w->settings->n_types; i++) {
         w->rooms[i] = room_now(w, i);
         if (w->rooms[i] > 0 && w->rooms[i] != ST_ROOM_ANY)
@@ -227,7 +234,9 @@ bool types_make_room(struct st_worker *w, size_t ahead)
     for (size_t i = 0; i < n_rules; i++) {
         int room = w->rule_types[i] < 0 ? ST_ROOM_ANY : w->rooms[w->rule_types[i]];
 
-        st_plan_set_room(w->plan, i, room);
+        st_plan_set_room(w->plans.main, i, room);
+        if (w->plans.late) /* the same rules in the same order */
+            st_plan_set_room(w->plans.late, i, room);
         any = any || room > 0;
     }
     return any;

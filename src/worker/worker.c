@@ -38,6 +38,7 @@ static void step(struct st_worker *w)
     worker_send_out(w);
     slots_fill(w);
     worker_send_out(w);
+    announce_feed(w);
     stop_step(w);
 }
 
@@ -65,8 +66,9 @@ static void maintain_options(struct st_worker *w, struct st_maintain_options *o)
     memset(o, 0, sizeof(*o));
     snprintf(o->self.id, sizeof(o->self.id), "%s", w->id);
     snprintf(o->self.name, sizeof(o->self.name), "%s", s->worker_name ? s->worker_name : "");
-    snprintf(o->self.queues, sizeof(o->self.queues), "%s", st_plan_queues_json(w->plan));
-    snprintf(o->self.types, sizeof(o->self.types), "%s", st_plan_types_json(w->plan));
+    snprintf(o->self.queues, sizeof(o->self.queues), "%s", st_plan_queues_json(w->plans.all));
+    st_plan_weights(w->plans.all, o->self.weights, sizeof(o->self.weights));
+    snprintf(o->self.types, sizeof(o->self.types), "%s", st_plan_types_json(w->plans.all));
     o->self.slots = s->slots;
     o->lease_us = s->lease_us;
     o->keep = s->keep;
@@ -92,6 +94,11 @@ static void on_opened(struct st_worker *w)
         return;
     w->phase = WORKING;
     w->begun = true;
+    if (announce_begin(w, &w->error) != STINT_OK) {
+        w->result = w->error.code;
+        atomic_fetch_add(&w->stops, 1);
+        return;
+    }
     st_observe_worker(&w->observer, STINT_EVENT_WORKER_STARTED, NULL);
 }
 
@@ -153,27 +160,11 @@ static void on_wake(uv_async_t *a)
     beat_on_news(w, &news);
     hear_hinter(w);
     hear_maintainer(w);
+    announce_hear(w);
     worker_advance(w);
 }
 
 /* ---- signals ------------------------------------------------------------------------------ */
-
-static stint_code make_plan(struct st_worker *w, const struct st_settings *s, struct st_plan **out, stint_error *err)
-{
-    struct st_plan_handler *h = calloc(w->opt.n_handlers + 1, sizeof(*h));
-    stint_code rc;
-
-    if (!h)
-        return st_fail(err, STINT_ENOMEM, "no memory for the claim plan");
-    for (size_t i = 0; i < w->opt.n_handlers; i++) {
-        h[i].pattern = w->opt.handlers[i].pattern;
-        h[i].policy = w->opt.handlers[i].policy;
-        h[i].lease_us = w->opt.handlers[i].lease_us;
-    }
-    rc = st_plan_new(s, h, w->opt.n_handlers, out, err);
-    free(h);
-    return rc;
-}
 
 static void exec_options(struct st_worker *w, const struct st_settings *s, struct st_exec_options *o)
 {
@@ -185,30 +176,57 @@ static void exec_options(struct st_worker *w, const struct st_settings *s, struc
                                   .health_arg = w};
 }
 
+static bool text_same(const char *a, const char *b)
+{
+    return a && b ? strcmp(a, b) == 0 : a == b;
+}
+
+/* What was fixed at the start stays as it was: say so rather than seem to obey. */
+static void tell_fixed(const struct st_settings *was, const struct st_settings *is)
+{
+    const struct {
+        const char *key;
+        bool same;
+    } fixed[] = {
+        {"store", text_same(was->store, is->store)},
+        {"signal", text_same(was->signal, is->signal)},
+        {"runqy", was->runqy == is->runqy},
+        {"intake", announce_same(was, is)},
+        {"worker.id", text_same(was->worker_id, is->worker_id)},
+        {"worker.results_dir", text_same(was->results_dir, is->results_dir)},
+        {"worker.notify", was->notify == is->notify},
+    };
+
+    for (size_t i = 0; i < sizeof(fixed) / sizeof(fixed[0]); i++)
+        if (!fixed[i].same)
+            st_log(ST_LOG_WARN, "worker.reload_partly", ST_F("key", fixed[i].key), ST_F("remedy", "restart the worker to change it"));
+}
+
 /* Takes over new settings, or keeps the old ones and says why. */
 static void reload(struct st_worker *w)
 {
     struct st_maintain_options mo;
     struct st_settings *s = NULL;
     struct st_exec_options xo;
-    struct st_plan *plan = NULL;
+    struct plans plans = {0};
     stint_error err;
 
     if (!w->opt.reload)
         return;
     if (w->opt.reload(w->opt.reload_arg, &s, &err) != STINT_OK ||
-        make_plan(w, s, &plan, &err) != STINT_OK) {
+        plans_make(w, s, &plans, &err) != STINT_OK) {
         st_log(ST_LOG_ERROR, "worker.reload_failed", ST_FE(&err), ST_F("remedy", err.remedy));
         if (s)
             st_settings_clear(s);
         free(s);
         return;
     }
+    tell_fixed(w->settings, s);
     exec_options(w, s, &xo);
     if (w->exec && st_exec_configure(w->exec, &xo, &err) != STINT_OK)
         st_log(ST_LOG_ERROR, "worker.reload_failed", ST_FE(&err));
-    st_plan_unref(w->plan);
-    w->plan = plan;
+    plans_clear(&w->plans);
+    w->plans = plans;
     w->settings = s;
     if (w->own_settings)
         st_settings_clear(w->own_settings);
@@ -220,7 +238,9 @@ static void reload(struct st_worker *w)
         return;
     }
     if (w->hinter)
-        st_hinter_plan(w->hinter, plan);
+        st_hinter_plan(w->hinter, plans.main);
+    if (w->intake)
+        st_intake_plan(w->intake, plans.main, s->lease_us);
     if (w->maintainer)
         st_maintainer_health(w->maintainer, true, NULL);
     maintain_options(w, &mo);
@@ -338,13 +358,15 @@ static stint_code admit(void *arg, struct st_store *s, stint_error *err)
 {
     struct st_worker *w = arg;
 
-    return st_takeover(s, &w->row, err);
+    if (st_store_fit(s, err))
+        return err->code;
+    return w->settings->worker_id ? st_takeover(s, &w->row, err) : STINT_OK;
 }
 
 static stint_code threads_init(struct st_worker *w, stint_error *err)
 {
     const char *results = w->settings->results_dir ? w->settings->results_dir : "stint-results";
-    struct st_admit admission = {.fn = w->settings->worker_id ? admit : NULL, .arg = w};
+    struct st_admit admission = {.fn = admit, .arg = w};
     struct st_maintain_options mo;
     stint_code rc;
 
@@ -354,7 +376,7 @@ static stint_code threads_init(struct st_worker *w, stint_error *err)
     st_worker_describe(&w->row);
     rc = st_lessor_new(&w->opener, w->id, &w->wake, &w->lessor, err);
     if (rc == STINT_OK && w->settings->notify)
-        rc = st_hinter_new(&w->opener, w->id, w->plan, &w->wake, &w->hinter, err);
+        rc = st_hinter_new(&w->opener, w->id, w->plans.main, &w->wake, &w->hinter, err);
     if (rc == STINT_OK)
         rc = st_courier_new(&w->opener, admission, w->id, results, &w->observer, &w->wake, &w->courier,
                             err);
@@ -374,6 +396,7 @@ stint_code st_worker_new(const struct st_worker_options *opt, struct st_worker *
     w->settings = opt->settings;
     w->tries = (struct st_tries){.base_us = 100 * ST_MS, .max_us = 5 * ST_SEC};
     w->start_tries = w->tries;
+    w->crowd = (struct st_tries){.base_us = 5 * ST_MS, .max_us = 160 * ST_MS};
     w->trip_us = (double)ST_MS;
     w->sure_us = st_clock_boot_us();
     if (opt->settings->worker_id)
@@ -381,14 +404,14 @@ stint_code st_worker_new(const struct st_worker_options *opt, struct st_worker *
     else
         st_worker_id_new(w->id);
     w->observer = (struct st_observer){.fn = opt->event, .arg = opt->event_arg, .worker = w->id};
-    rc = make_plan(w, w->settings, &w->plan, err);
+    rc = plans_make(w, w->settings, &w->plans, err);
     if (rc == STINT_OK)
         rc = types_init(w, err);
     if (rc == STINT_OK)
         rc = loop_init(w, err);
     if (rc != STINT_OK) {
         types_clear(w);
-        st_plan_unref(w->plan);
+        plans_clear(&w->plans);
         free(w);
         return rc;
     }
@@ -413,6 +436,8 @@ static void close_handle(uv_handle_t *h, void *arg)
 /* Everything down, whatever was reached. */
 static void worker_close(struct st_worker *w)
 {
+    st_intake_free(w->intake, 0);
+    w->intake = NULL;
     st_hinter_free(w->hinter);
     st_lessor_free(w->lessor);
     st_maintainer_free(w->maintainer, 0);
@@ -504,7 +529,7 @@ void st_worker_free(struct st_worker *w)
     uv_run(&w->loop, UV_RUN_DEFAULT);
     uv_loop_close(&w->loop);
     types_clear(w);
-    st_plan_unref(w->plan);
+    plans_clear(&w->plans);
     if (w->own_settings)
         st_settings_clear(w->own_settings);
     free(w->own_settings);

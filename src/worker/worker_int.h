@@ -9,6 +9,7 @@
 #include "base/thread.h"
 #include "claim/hint.h"
 #include "claim/lease.h"
+#include "intake/intake.h"
 #include "maintain/maintain.h"
 #include "worker/worker.h"
 
@@ -51,12 +52,20 @@ enum phase { OPENING, WORKING, DRAINING, FLUSHING, CLOSING };
 
 #define HELD_BUCKETS 1024
 
+/* What is asked for.  Without an intake there is only main. */
+struct plans {
+    struct st_plan *main; /* at any time; the late ones' where there is nothing else */
+    struct st_plan *late; /* the announced queues, after the grace; NULL = none */
+    struct st_plan *all;  /* both, for those who look */
+    bool only_late;
+};
+
 struct st_worker {
     struct st_worker_options opt;
     char id[ST_ID_MAX + 1];
     const struct st_settings *settings;
     struct st_settings *own_settings; /* after a reload */
-    struct st_plan *plan;
+    struct plans plans;
     struct st_opener opener;
 
     uv_loop_t loop;
@@ -75,6 +84,7 @@ struct st_worker {
     struct st_lessor *lessor;
     struct st_hinter *hinter;
     struct st_maintainer *maintainer;
+    struct st_intake *intake; /* NULL = none */
     struct st_exec *exec;
     struct st_pool *pool;
     struct st_vitals vitals;
@@ -114,6 +124,9 @@ struct st_worker {
     /* feeding */
     bool capped;    /* the last claim took all there was room for: ask again when a place is free */
     bool asking;    /* a claim is under way */
+    size_t n_asked; /* how many slots it may fill */
+    int64_t late_at_us; /* CLOCK_BOOTTIME: when to ask for late ones */
+    unsigned turns; /* whose turn it is to have a single free slot */
     bool disowning;
     bool doubt;     /* the store may believe that we hold what we do not know of: disown */
     int64_t sure_us; /* CLOCK_BOOTTIME of the last disown */
@@ -124,6 +137,7 @@ struct st_worker {
     bool recheck;   /* jobs that it brings may have been asked to stop meanwhile */
     int n_polls;    /* since there was work */
     struct st_tries tries;
+    struct st_tries crowd; /* claims in a row that others were in the way of */
     double rate;    /* attempts ended per second, smoothed */
     double trip_us; /* what a claim takes, smoothed */
     int64_t ended, ended_at_reply, reply_us;
@@ -147,6 +161,7 @@ void slots_fill(struct st_worker *w);
 void slots_collect(struct st_worker *w); /* what the pool has done */
 void slots_abort(struct held *h, enum st_abort why, bool now);
 void slots_release_queued(struct st_worker *w, int64_t older_than_us);
+void slots_put_off(struct held *h); /* a waiting one is given back: it cannot be run here for a while */
 
 /* feed.c */
 void feed(struct st_worker *w);
@@ -155,6 +170,7 @@ void feed_wet(struct st_worker *w); /* there may be work: ask */
 void feed_hold(struct st_worker *w, int64_t us); /* ask for nothing for a while */
 void feed_on_hint(struct st_worker *w);
 bool feed_hears(struct st_worker *w); /* somebody tells us of work */
+struct held *feed_take(struct st_worker *w, struct st_job *job); /* NULL = no memory: it is freed, and in doubt */
 
 /* types.c */
 stint_code types_init(struct st_worker *w, stint_error *err); /* after settings and plan are set */
@@ -162,8 +178,18 @@ void types_clear(struct st_worker *w);
 void types_on_end(struct st_worker *w, const struct st_job *job, const struct st_ran *ran);
 void types_on_health(void *worker, const char *name, bool healthy, const char *note);
 bool types_can_begin(struct st_worker *w, const struct st_type_conf *conf);
+bool types_down(struct st_worker *w, const struct st_job *job); /* quarantined or broken */
 bool types_make_room(struct st_worker *w, size_t ahead); /* false: nothing can be asked for */
 bool types_used_up(struct st_worker *w, struct st_job *const *jobs, size_t n);
+
+/* announce.c */
+stint_code plans_make(struct st_worker *w, const struct st_settings *s, struct plans *out, stint_error *err);
+void plans_clear(struct plans *p);
+stint_code announce_begin(struct st_worker *w, stint_error *err);
+void announce_hear(struct st_worker *w);
+bool announce_same(const struct st_settings *a, const struct st_settings *b); /* is it the same intake? */
+void announce_feed(struct st_worker *w);
+size_t announce_share(struct st_worker *w, size_t n_free);
 
 /* beat.c */
 void beat_start(struct st_worker *w);

@@ -88,6 +88,7 @@ CREATE TABLE {s}.ready(
     skips int2 NOT NULL, -- times in a row it was lost before it had started
     keyed bool NOT NULL, -- it holds a unique key until it ends
     id bytea NOT NULL,
+    at tid NOT NULL DEFAULT '(4294967295,0)', -- where its entry was put, if that is known; it may be elsewhere by now
     PRIMARY KEY (lane, key, id)
 ) WITH (autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_cost_delay = 0,
     autovacuum_analyze_threshold = 2000000000, vacuum_truncate = off);
@@ -208,49 +209,72 @@ INSERT INTO {s}.leader VALUES (1, 0, NULL, 0);
 
 -- ---- small things -----------------------------------------------------------------------------
 
+-- Those in SQL have no search_path of their own, which would keep the planner from putting their bodies in the place of the
+-- call: whatever is not found with these very types in pg_catalog is named with its schema (OPERATOR binds weakest), or an
+-- operator that somebody else has put on the caller's search_path would run with the caller's rights.
+
 CREATE FUNCTION {s}._us(timestamptz) RETURNS int8 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
-    $f$ SELECT (extract(epoch FROM $1) * 1000000)::int8 $f$;
+    $f$ SELECT (extract(epoch FROM $1) OPERATOR(pg_catalog.*) 1000000)::int8 $f$;
 CREATE FUNCTION {s}._time(int8) RETURNS timestamptz LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
-    $f$ SELECT timestamptz 'epoch' + $1 * interval '1 microsecond' $f$;
+    $f$ SELECT timestamptz 'epoch' OPERATOR(pg_catalog.+) ($1::float8 OPERATOR(pg_catalog.*) interval '1 microsecond') $f$;
 
 CREATE FUNCTION {s}._key(id text) RETURNS bytea LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $f$
-    SELECT CASE WHEN id ~ '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$'
-        THEN '\x00'::bytea || decode(replace(id, '-', ''), 'hex') ELSE '\x01'::bytea || convert_to(id, 'UTF8') END $f$;
+    SELECT CASE WHEN id OPERATOR(pg_catalog.~) '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$'
+        THEN bytea E'\\x00' OPERATOR(pg_catalog.||) pg_catalog.decode(pg_catalog.replace(id, '-', ''), 'hex')
+        ELSE bytea E'\\x01' OPERATOR(pg_catalog.||) pg_catalog.convert_to(id, 'UTF8') END $f$;
 CREATE FUNCTION {s}._id(key bytea) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $f$
-    SELECT CASE WHEN get_byte(key, 0) = 0 THEN encode(substr(key, 2), 'hex')::uuid::text
-        ELSE convert_from(substr(key, 2), 'UTF8') END $f$;
+    SELECT CASE WHEN pg_catalog.get_byte(key, 0) OPERATOR(pg_catalog.=) 0
+        THEN pg_catalog.encode(pg_catalog.substr(key, 2), 'hex')::uuid::text
+        ELSE pg_catalog.convert_from(pg_catalog.substr(key, 2), 'UTF8') END $f$;
 
 -- The slot an id belongs to.
 CREATE FUNCTION {s}._home(key bytea) RETURNS int2 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $f$
     SELECT CASE WHEN get_byte(key, 0) = 0 AND get_byte(key, 7) >> 4 = 7
         THEN (((get_byte(key, 1)::int8 << 40) + (get_byte(key, 2)::int8 << 32) + (get_byte(key, 3)::int8 << 24)
-            + (get_byte(key, 4)::int8 << 16) + (get_byte(key, 5)::int8 << 8) + get_byte(key, 6)) / 133200000 % 16)::int2
+            + (get_byte(key, 4)::int8 << 16) + (get_byte(key, 5)::int8 << 8) + get_byte(key, 6)) / 133200000 % 16::int8)::int2
         ELSE 16::int2 END $f$;
 
 CREATE FUNCTION {s}._lane(queue text, type text, priority int4) RETURNS int8 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $f$
-    SELECT ('x' || encode(substr(sha256(convert_to(queue || E'\n' || type || E'\n' || priority, 'UTF8')), 1, 8), 'hex'))
-        ::bit(64)::int8 & -2 $f$;
+    SELECT ('x' || pg_catalog.encode(pg_catalog.substr(pg_catalog.sha256(pg_catalog.convert_to(queue || E'\n' || type || E'\n'
+        || priority::text, 'UTF8')), 1, 8), 'hex'))::bit(64)::int8 & (-2)::int8 $f$;
 
 CREATE FUNCTION {s}._parent(queue text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
-    $f$ SELECT split_part(queue, '.', 1) $f$;
+    $f$ SELECT pg_catalog.split_part(queue, '.', 1) $f$;
 
 -- A worker that sleeps holds this lock, shared, for each queue it serves ('*' = all).
 CREATE FUNCTION {s}._sleeper(queue text) RETURNS int8 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
-    $f$ SELECT hashtextextended('{s}:' || queue, 1937076340) $f$;
+    $f$ SELECT pg_catalog.hashtextextended('{s}:' || queue, 1937076340::int8) $f$;
+
+-- Who claims from a lane holds a lock under this number (see _claim); other schemas of the database have others.
+CREATE FUNCTION {s}._gate(lane int8) RETURNS int4 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
+    $f$ SELECT pg_catalog.hashtext('{s}:' || lane) $f$;
 
 -- Tells those who sleep that there is work in these queues; nothing at all when nobody does.
-CREATE FUNCTION {s}._wake(p_queues text[]) RETURNS void LANGUAGE plpgsql SET search_path = {s}, pg_temp AS $f$
+-- Whoever gets their lock gives it back at once, since others may want to sleep while this transaction is open: by ending a block
+-- that has changed nothing, so that a statement that is cancelled in between keeps no lock either.  p_alone: nothing else happens
+-- in this transaction, which ends at once and gives back all there is.
+CREATE FUNCTION {s}._wake(p_queues text[], p_alone bool DEFAULT false) RETURNS void
+LANGUAGE plpgsql SET search_path = {s}, pg_temp AS $f$
 DECLARE
     q text;
-    k text;
     n int8;
+    v_keys int8[];
+    v_held int8[];
 BEGIN
-    FOR q IN SELECT DISTINCT unnest(p_queues) LOOP
-        FOREACH k IN ARRAY CASE WHEN q LIKE '%.%' THEN ARRAY[q, _parent(q), '*'] ELSE ARRAY[q, '*'] END LOOP
-            n := _sleeper(k);
-            IF pg_try_advisory_lock(n) THEN
-                PERFORM pg_advisory_unlock(n);
-            ELSIF EXISTS (SELECT FROM pg_locks l WHERE l.locktype = 'advisory' AND l.mode = 'ShareLock' AND l.objsubid = 1
+    FOREACH q IN ARRAY coalesce(p_queues, '{}') LOOP
+        v_keys := CASE WHEN q LIKE '%.%' THEN ARRAY[_sleeper(q), _sleeper(_parent(q)), _sleeper('*')] ELSE ARRAY[_sleeper(q), _sleeper('*')] END;
+        IF p_alone THEN
+            v_held := ARRAY(SELECT k FROM unnest(v_keys) k WHERE NOT pg_try_advisory_xact_lock(k));
+        ELSE
+            BEGIN
+                v_held := ARRAY(SELECT k FROM unnest(v_keys) k WHERE NOT pg_try_advisory_xact_lock(k));
+                RAISE EXCEPTION USING ERRCODE = 'ST000';
+            EXCEPTION WHEN SQLSTATE 'ST000' THEN
+                NULL;
+            END;
+        END IF;
+        FOREACH n IN ARRAY v_held LOOP
+            IF EXISTS (SELECT FROM pg_locks l WHERE l.locktype = 'advisory' AND l.mode = 'ShareLock' AND l.objsubid = 1
                     AND l.classid = (n >> 32 & 4294967295)::oid AND l.objid = (n & 4294967295)::oid
                     AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())) THEN
                 -- a sleeper, and not just another who asks the same at this moment
@@ -273,7 +297,8 @@ BEGIN
 END $f$;
 
 -- Jobs without unique keys and with ids that are not there yet: the fast way.  An id that is taken is error 23505.
--- p_due 0: p_delay from now.
+-- p_due 0: p_delay from now.  What was due a moment ago (run_at => now()) is as if it were due at this moment: odd lanes have
+-- no marks, so they are for what is late.
 CREATE FUNCTION {s}._enqueue(p_now int8, p_lanes int8[], p_queues text[], p_types text[], p_priorities int4[],
     p_id bytea[], p_slot int2[], p_lane int8[], p_due int8[], p_delay int8[], p_max int4[], p_timeout int8[],
     p_payload bytea[], p_meta bytea[]) RETURNS void
@@ -281,20 +306,26 @@ LANGUAGE plpgsql SET search_path = {s}, pg_temp SET plan_cache_mode = force_gene
 DECLARE
     v_clock int8;
     v_now int8;
+    v_soon int8;
 BEGIN
-    PERFORM _lanes_note(p_lanes, p_queues, p_types, p_priorities);
+    IF EXISTS (SELECT FROM unnest(p_lanes) u(lane) WHERE (SELECT 1 FROM lane l WHERE l.lane = u.lane LIMIT 1) IS NULL) THEN
+        PERFORM _lanes_note(p_lanes, p_queues, p_types, p_priorities);
+    END IF;
     PERFORM pg_current_xact_id(); -- before the clock is read
     v_clock := _us(clock_timestamp());
     v_now := coalesce(nullif(p_now, 0), v_clock);
-    WITH u AS MATERIALIZED (
-        SELECT u.*, CASE WHEN u.due0 > 0 THEN u.due0 ELSE v_now + u.delay END AS due
+    v_soon := least(v_clock - 2000000, _us(now()));
+    --< of all slots
+    WITH e AS (INSERT INTO entry(lane, created, due, timeout, max_attempts, slot, umode, id, payload, meta)
+        SELECT lane, v_now, CASE WHEN due0 > 0 THEN due0 ELSE v_now + delay END, timeout, max_attempts, slot, 0, id, payload, meta
         FROM unnest(p_id, p_slot, p_lane, p_due, p_delay, p_max, p_timeout, p_payload, p_meta)
-            u(id, slot, lane, due0, delay, max_attempts, timeout, payload, meta)),
-    e AS (INSERT INTO entry(lane, created, due, timeout, max_attempts, slot, umode, id, payload, meta)
-        SELECT lane, v_now, due, timeout, max_attempts, slot, 0, id, payload, meta FROM u),
-    t AS (INSERT INTO tally(lane, waiting) SELECT lane, count(*) FROM u GROUP BY lane)
-    INSERT INTO ready(lane, key, fence, attempt, slot, skips, keyed, id)
-        SELECT CASE WHEN due >= v_clock THEN lane ELSE lane + 1 END, due, 0, 0, slot, 0, false, id FROM u;
+            u(id, slot, lane, due0, delay, max_attempts, timeout, payload, meta)
+        RETURNING lane, due, slot, id, ctid AS at),
+    t AS (INSERT INTO tally(lane, waiting) SELECT lane, count(*) FROM e GROUP BY lane)
+    INSERT INTO ready(lane, key, fence, attempt, slot, skips, keyed, id, at)
+        SELECT CASE WHEN due >= v_soon THEN lane ELSE lane + 1 END, CASE WHEN due >= v_soon THEN greatest(due, v_clock) ELSE due END,
+            0, 0, slot, 0, false, id, at FROM e;
+    -->
 END $f$;
 
 -- One job, whatever it needs.  The id of the job that stands for it, and whether that is another one.
@@ -307,16 +338,19 @@ DECLARE
     v_clock int8;
     v_now int8;
     v_due int8;
+    v_soon int8;
     v_lane int8 := _lane(p_queue, p_type, p_priority);
     v_home int2 := _home(p_id);
+    v_ours bool := false; -- the key
+    v_at tid;
     e record;
     k record;
-    n int4;
 BEGIN
     PERFORM pg_current_xact_id();
     v_clock := _us(clock_timestamp());
     v_now := coalesce(nullif(p_now, 0), v_clock);
     v_due := CASE WHEN p_due > 0 THEN p_due ELSE v_now + p_delay END;
+    v_soon := least(v_clock - 2000000, _us(now()));
     id := p_id;
     duplicate := false;
     LOOP
@@ -332,33 +366,36 @@ BEGIN
             INSERT INTO ukey(type, key, id, mode, until)
                 VALUES (p_type, p_key, p_id, p_umode, CASE WHEN p_umode = 2 THEN v_now + p_window END)
                 ON CONFLICT (type, key) DO NOTHING;
-            IF NOT FOUND THEN
+            v_ours := v_ours OR FOUND;
+            IF NOT v_ours THEN
                 SELECT x.id, x.mode, x.until INTO k FROM ukey x WHERE x.type = p_type AND x.key = p_key;
                 CONTINUE WHEN NOT FOUND;
-                IF k.mode = 2 AND k.until <= v_now THEN
-                    UPDATE ukey x SET id = p_id, mode = p_umode, until = CASE WHEN p_umode = 2 THEN v_now + p_window END
-                        WHERE x.type = p_type AND x.key = p_key AND x.id = k.id AND x.mode = 2 AND x.until = k.until;
-                    CONTINUE WHEN NOT FOUND;
-                ELSIF k.id <> p_id THEN
+                -- a call before this one, that was not heard, has just added it
+                CONTINUE WHEN k.id = p_id AND EXISTS (SELECT FROM entry x WHERE x.id = p_id AND x.slot IN (v_home, 16));
+                IF k.mode <> 2 OR k.until > v_now THEN -- held, if only by a job of this id that was removed long ago
                     id := k.id;
                     duplicate := true;
                     RETURN;
                 END IF;
+                UPDATE ukey x SET id = p_id, mode = p_umode, until = CASE WHEN p_umode = 2 THEN v_now + p_window END
+                    WHERE x.type = p_type AND x.key = p_key AND x.id = k.id AND x.mode = 2 AND x.until = k.until;
+                CONTINUE WHEN NOT FOUND;
+                v_ours := true;
             END IF;
         END IF;
         PERFORM _lanes_note(ARRAY[v_lane], ARRAY[p_queue], ARRAY[p_type], ARRAY[p_priority]);
         INSERT INTO entry(lane, created, due, timeout, max_attempts, slot, umode, id, key, payload, meta)
             VALUES (v_lane, v_now, v_due, p_timeout, p_max, v_home, p_umode, p_id, p_key, p_payload, p_meta)
-            ON CONFLICT ON CONSTRAINT entry_pkey DO NOTHING;
-        GET DIAGNOSTICS n = ROW_COUNT;
-        EXIT WHEN n = 1; -- else somebody else has just added this id
+            ON CONFLICT ON CONSTRAINT entry_pkey DO NOTHING RETURNING ctid INTO v_at;
+        EXIT WHEN FOUND; -- else somebody else has just added this id
     END LOOP;
-    INSERT INTO ready(lane, key, fence, attempt, slot, skips, keyed, id)
-        VALUES (CASE WHEN v_due >= v_clock THEN v_lane ELSE v_lane + 1 END, v_due, 0, 0, v_home, 0, p_umode = 1, p_id);
+    INSERT INTO ready(lane, key, fence, attempt, slot, skips, keyed, id, at)
+        VALUES (CASE WHEN v_due >= v_soon THEN v_lane ELSE v_lane + 1 END,
+            CASE WHEN v_due >= v_soon THEN greatest(v_due, v_clock) ELSE v_due END, 0, 0, v_home, 0, p_umode = 1, p_id, v_at);
     INSERT INTO tally(lane, waiting) VALUES (v_lane, 1);
 END $f$;
 
--- Many of those, each with its place in the answer.  In the order of their keys, so that two batches do not wait for
+-- Many of those, each with its place in the answer.  In the order of their keys and ids, so that two batches do not wait for
 -- each other in a circle.
 CREATE FUNCTION {s}._enqueue_each(p_now int8, p_queue text[], p_type text[], p_priority int4[], p_id bytea[], p_due int8[],
     p_delay int8[], p_max int4[], p_timeout int8[], p_payload bytea[], p_meta bytea[], p_umode int2[], p_key text[],
@@ -371,7 +408,7 @@ BEGIN
     FOR u IN SELECT * FROM unnest(p_queue, p_type, p_priority, p_id, p_due, p_delay, p_max, p_timeout, p_payload, p_meta,
             p_umode, p_key, p_window) WITH ORDINALITY
             u(queue, type, priority, id, due, delay, max_attempts, timeout, payload, meta, umode, key, win, ord)
-            ORDER BY u.type, u.key, u.ord LOOP
+            ORDER BY u.type, u.key, u.id, u.ord LOOP
         ord := u.ord;
         SELECT o.id, o.duplicate INTO id, duplicate FROM _enqueue_one(p_now, u.queue, u.type, u.priority, u.id, u.due,
             u.delay, u.max_attempts, u.timeout, u.payload, u.meta, u.umode, u.key, u.win) o;
@@ -384,10 +421,19 @@ END $f$;
 -- The lanes come in the order of service, those of one class side by side: of one class the order is by key and id,
 -- whatever the lane.  p_from, p_from_id: where to begin in each lane.  p_rule: which of p_lease, p_policy, p_max counts for it.
 -- The first p_run jobs run at once.
--- Whoever is alone at a lane need not lock its rows before it takes them; the lock for that is tried, never waited for.
+-- Who claims from a lane has a gate of it; gates are tried, never waited for.  Who has the first need not lock rows before it takes
+-- them.  The others begin behind what those before them are likely to take: a row that is locked costs more than many that are passed.
+-- p_defer: where one would have to pass 250 and more, one or two wait for the first gate, and the others are sent away, with the
+-- row -1: one who takes much after the other, each with nothing to pass, is faster than all of them together.
 -- A row that somebody else is at this moment (an open cancel) then makes it fail with 55P03: repeat it with p_careful.
+-- A row of a job that is held already (see _strays) makes it fail with 23505, and is passed over with p_careful.
+-- Besides the jobs it answers what a claimer must know to remember how far it has come:
+--     ord -2  per lane the first row that was there from the given place on, locked or not; key NULL: it was not looked at
+--     ord -3  the last row: lane, attempt: the last of the lanes there are, and how many; started: now(); until: when the server was
+--             started; fence: this transaction; rule: so many of p_lane were looked at; payload: the snapshot before all looks;
+--             key, if there was room left: when the next job of these lanes will be due
 CREATE FUNCTION {s}._claim(p_now int8, p_worker text, p_n int4, p_run int4, p_lane int8[], p_class int4[], p_rule int4[],
-    p_from int8[], p_from_id bytea[], p_lease int8[], p_policy int4[], p_max int4[], p_careful bool)
+    p_from int8[], p_from_id bytea[], p_lease int8[], p_policy int4[], p_max int4[], p_careful bool, p_defer bool)
 RETURNS TABLE (ord int4, lane int8, key int8, fence int8, attempt int4, rule int4, started int8, until int8, created int8,
     max_attempts int4, timeout int8, id bytea, payload bytea, meta bytea)
 LANGUAGE plpgsql SET search_path = {s}, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off
@@ -406,67 +452,157 @@ DECLARE
     v_rule int4[];
     v_tid tid[];
     v_tid_rule int4[];
+    v_slot int2[];
+    v_gate int4;
+    v_gated bool := false; -- it has a gate: it may not wait for another, nor with rows that somebody else may be waiting for
+    v_gid int8;
+    v_until int8;
+    v_edge int8;
+    v_edge_id bytea;
     v_taken int4 := 0;
     v_m int4;
     v_n int4;
+    v_snapshot text := pg_current_snapshot()::text;
+    v_first bool;
+    v_away bool := false;
     i int4 := 1;
-    j int4;
+    j int4 := 0;
     r int4;
 BEGIN
     IF EXISTS (SELECT FROM paused) THEN
         SELECT array_agg(l.lane) INTO v_paused FROM lane l
             WHERE EXISTS (SELECT FROM paused p WHERE p.queue = l.queue OR p.queue = _parent(l.queue));
     END IF;
-    WHILE i <= cardinality(p_lane) AND v_taken < p_n LOOP
+    WHILE i <= cardinality(p_lane) AND v_taken < p_n AND NOT v_away LOOP
+        v_first := true;
         v_class := p_class[i];
         j := i;
         WHILE j < cardinality(p_lane) AND p_class[j + 1] = v_class LOOP
             j := j + 1;
         END LOOP;
         LOOP -- until this class has nothing more
-            SELECT array_agg(u.lane ORDER BY u.o), array_agg(u.k ORDER BY u.o), array_agg(u.i ORDER BY u.o),
-                    array_agg(u.rule ORDER BY u.o)
+            -- Lanes that have something, each from its first row on: what is dead before that is passed once.
+            SELECT array_agg(u.lane), array_agg(x.key), array_agg(x.id), array_agg(u.rule)
                 INTO v_lane, v_from, v_from_id, v_rule
-                FROM unnest(p_lane[i:j], p_from[i:j], p_from_id[i:j], p_rule[i:j]) WITH ORDINALITY u(lane, k, i, rule, o)
-                WHERE v_max[u.rule] > 0 AND (v_paused IS NULL OR u.lane & -2 <> ALL (v_paused))
-                -- not EXISTS, which the planner may turn into a join with all that is there
-                AND (SELECT 1 FROM ready x WHERE x.lane = u.lane AND (x.key, x.id) >= (u.k, u.i)
-                    AND x.key <= v_last ORDER BY x.lane, x.key, x.id LIMIT 1) IS NOT NULL;
+                FROM unnest(p_lane[i:j], p_from[i:j], p_from_id[i:j], p_rule[i:j]) u(lane, k, i, rule)
+                CROSS JOIN LATERAL (SELECT x.key, x.id FROM ready x WHERE x.lane = u.lane AND (x.key, x.id) >= (u.k, u.i)
+                    AND x.key <= v_last ORDER BY x.lane, x.key, x.id LIMIT 1) x
+                WHERE v_max[u.rule] > 0 AND (v_paused IS NULL OR u.lane & -2 <> ALL (v_paused));
+            IF v_first THEN
+                v_first := false;
+                ord := -2;
+                FOR r IN 1..coalesce(cardinality(v_lane), 0) LOOP
+                    lane := v_lane[r];
+                    key := v_from[r];
+                    id := v_from_id[r];
+                    RETURN NEXT;
+                END LOOP;
+                IF v_paused IS NOT NULL OR 0 = ANY (v_max) THEN
+                    RETURN QUERY SELECT -2, u.lane, NULL::int8, NULL::int8, NULL::int4, NULL::int4, NULL::int8, NULL::int8, NULL::int8,
+                            NULL::int4, NULL::int8, NULL::bytea, NULL::bytea, NULL::bytea
+                        FROM unnest(p_lane[i:j], p_rule[i:j]) u(lane, rule) WHERE v_max[u.rule] <= 0 OR u.lane & -2 = ANY (v_paused);
+                END IF;
+            END IF;
             EXIT WHEN v_lane IS NULL;
             IF cardinality(v_lane) = 1 THEN
                 v_m := least(p_n - v_taken, v_max[v_rule[1]]);
-                IF NOT p_careful AND pg_try_advisory_xact_lock(v_lane[1]) THEN
-                    v_tid := ARRAY(SELECT x.ctid FROM ready x WHERE x.lane = v_lane[1]
-                        AND (x.key, x.id) >= (v_from[1], v_from_id[1]) AND x.key <= v_last
-                        ORDER BY x.lane, x.key, x.id LIMIT v_m);
-                ELSE
-                    v_tid := ARRAY(SELECT x.ctid FROM ready x WHERE x.lane = v_lane[1]
-                        AND (x.key, x.id) >= (v_from[1], v_from_id[1]) AND x.key <= v_last
-                        ORDER BY x.lane, x.key, x.id LIMIT v_m FOR UPDATE SKIP LOCKED);
-                END IF;
-                v_max[v_rule[1]] := v_max[v_rule[1]] - cardinality(v_tid);
-            ELSE
-                -- several lanes: so many of each that an exact beginning of the common order is among them
-                v_m := CASE WHEN cardinality(v_lane) = 2 THEN p_n - v_taken
-                    ELSE least(p_n - v_taken, (p_n - v_taken) / cardinality(v_lane) + 16) END;
-                WITH c AS MATERIALIZED (
-                    SELECT x.tid, x.key, x.id, u.lane, u.rule FROM unnest(v_lane, v_from, v_from_id, v_rule) u(lane, k, i, rule)
-                    CROSS JOIN LATERAL (SELECT x.ctid AS tid, x.key, x.id FROM ready x
-                        WHERE x.lane = u.lane AND (x.key, x.id) >= (u.k, u.i) AND x.key <= v_last
-                        ORDER BY x.lane, x.key, x.id LIMIT v_m FOR UPDATE SKIP LOCKED) x),
-                cut AS MATERIALIZED (
-                    SELECT z.key, z.id FROM (SELECT DISTINCT ON (c.lane) c.key, c.id, count(*) OVER (PARTITION BY c.lane) AS n
-                        FROM c ORDER BY c.lane, c.key DESC, c.id DESC) z WHERE z.n >= v_m ORDER BY z.key, z.id LIMIT 1),
-                s AS MATERIALIZED (
-                    SELECT z.tid, z.rule FROM (SELECT c.tid, c.key, c.id, c.rule,
-                            row_number() OVER (PARTITION BY c.rule ORDER BY c.key, c.id) AS n FROM c
-                        WHERE NOT EXISTS (SELECT FROM cut) OR (c.key, c.id) <= (SELECT cut.key, cut.id FROM cut)) z
-                    WHERE z.n <= v_max[z.rule] ORDER BY z.key, z.id LIMIT p_n - v_taken)
-                SELECT coalesce(array_agg(s.tid), '{}'), coalesce(array_agg(s.rule), '{}') INTO v_tid, v_tid_rule FROM s;
-                FOREACH r IN ARRAY v_tid_rule LOOP
-                    v_max[r] := v_max[r] - 1;
+                v_gate := 0;
+                WHILE NOT p_careful AND v_gate < 32 AND NOT pg_try_advisory_xact_lock(_gate(v_lane[1]), v_gate) LOOP
+                    v_gate := v_gate + 1;
+                    IF p_defer AND v_gate * v_m >= 250 THEN
+                        IF v_gated OR v_taken > 0 OR NOT (pg_try_advisory_xact_lock(_gate(v_lane[1]), -1) OR pg_try_advisory_xact_lock(_gate(v_lane[1]), -2)) THEN
+                            v_away := true;
+                            EXIT;
+                        END IF;
+                        BEGIN
+                            PERFORM pg_advisory_xact_lock(_gate(v_lane[1]), 0);
+                            v_gate := 0;
+                        EXCEPTION WHEN lock_not_available THEN -- it takes its time: pass by
+                            NULL;
+                        END;
+                        EXIT;
+                    END IF;
                 END LOOP;
+                EXIT WHEN v_away;
+                v_gated := true;
+                IF NOT p_careful AND v_gate = 0 THEN
+                    SELECT array_agg(x.tid), array_agg(x.slot), (array_agg(x.key))[p_run - v_taken], (array_agg(x.id))[p_run - v_taken]
+                        INTO v_tid, v_slot, v_edge, v_edge_id FROM (SELECT x.ctid AS tid, x.slot, x.key, x.id FROM ready x
+                            WHERE x.lane = v_lane[1] AND (x.key, x.id) >= (v_from[1], v_from_id[1]) AND x.key <= v_last
+                            ORDER BY x.lane, x.key, x.id LIMIT v_m) x;
+                ELSE
+                    IF v_gate > 0 THEN
+                        SELECT x.key, x.id INTO v_edge, v_edge_id FROM ready x WHERE x.lane = v_lane[1]
+                            AND (x.key, x.id) >= (v_from[1], v_from_id[1]) AND x.key <= v_last
+                            ORDER BY x.lane, x.key, x.id OFFSET v_gate * v_m LIMIT 1;
+                        v_from[1] := coalesce(v_edge, v_from[1]);
+                        v_from_id[1] := coalesce(v_edge_id, v_from_id[1]);
+                    END IF;
+                    SELECT array_agg(x.tid), array_agg(x.slot), (array_agg(x.key))[p_run - v_taken], (array_agg(x.id))[p_run - v_taken]
+                        INTO v_tid, v_slot, v_edge, v_edge_id FROM (SELECT x.ctid AS tid, x.slot, x.key, x.id FROM ready x
+                            WHERE x.lane = v_lane[1] AND (x.key, x.id) >= (v_from[1], v_from_id[1]) AND x.key <= v_last
+                            AND (NOT p_careful OR (SELECT 1 FROM lease l WHERE l.id = x.id LIMIT 1) IS NULL)
+                            ORDER BY x.lane, x.key, x.id LIMIT v_m FOR UPDATE SKIP LOCKED) x;
+                END IF;
+                IF v_tid IS NULL AND v_gate > 0 THEN -- what is free lies before
+                    p_careful := true;
+                    CONTINUE;
+                END IF;
+                EXIT WHEN v_tid IS NULL;
+                -- those up to the edge start at once
+                v_edge := CASE WHEN p_run > v_taken THEN coalesce(v_edge, v_last) ELSE -1 END;
+                v_edge_id := coalesce(v_edge_id, E'\\xff');
+                v_until := v_now + p_lease[v_rule[1]];
+                v_gid := nextval('grp_seq');
+                --< of all slots
+                RETURN QUERY
+                WITH d AS MATERIALIZED (
+                    DELETE FROM ready x WHERE x.ctid = ANY (v_tid) AND x.lane = ANY (v_lane) AND x.key <= v_last
+                    RETURNING x.key, x.fence + 1 AS fence, x.attempt + 1 AS attempt, x.slot, x.skips, x.keyed, x.id, x.at,
+                        CASE WHEN (x.key, x.id) <= (v_edge, v_edge_id) THEN v_now END AS started),
+                g AS (INSERT INTO grp(gid, look_at, lease, policy, n, worker, ids)
+                    SELECT v_gid, v_until, p_lease[v_rule[1]], p_policy[v_rule[1]], count(*), p_worker, array_agg(d.id)
+                    FROM d HAVING count(*) > 0),
+                l AS (INSERT INTO lease(gid, lane, fence, until, due, started, attempt, slot, skips, keyed, id)
+                    SELECT v_gid, v_lane[1] & -2, d.fence, v_until, d.key, d.started, d.attempt, d.slot, d.skips, d.keyed, d.id FROM d),
+                t AS (INSERT INTO tally(lane, waiting) SELECT v_lane[1] & -2, -count(*) FROM d HAVING count(*) > 0)
+                SELECT v_taken + 1, v_lane[1] & -2, d.key, d.fence, d.attempt, v_rule[1], d.started, v_until,
+                    coalesce(e.created, k.created), coalesce(e.max_attempts, k.max_attempts), coalesce(e.timeout, k.timeout), d.id,
+                    coalesce(e.payload, k.payload), coalesce(e.meta, k.meta)
+                FROM d
+                LEFT JOIN LATERAL (SELECT e.* FROM entry e WHERE e.ctid = d.at AND e.id = d.id AND e.slot = d.slot LIMIT 1) e ON true
+                LEFT JOIN LATERAL (SELECT k.* FROM (SELECT e.* FROM entry e WHERE e.id = d.id AND e.slot = d.slot
+                    UNION ALL SELECT * FROM entry_16 WHERE id = d.id) k WHERE e.created IS NULL LIMIT 1) k ON true;
+                -->
+                GET DIAGNOSTICS v_n = ROW_COUNT;
+                v_taken := v_taken + v_n;
+                v_max[v_rule[1]] := v_max[v_rule[1]] - v_n;
+                EXIT WHEN v_taken >= p_n;
+                -- not alone after all: others were quicker with some, and there may be more
+                p_careful := p_careful OR v_n < cardinality(v_tid);
+                CONTINUE;
             END IF;
+            -- several lanes: so many of each that an exact beginning of the common order is among them
+            v_m := CASE WHEN cardinality(v_lane) = 2 THEN p_n - v_taken
+                ELSE least(p_n - v_taken, (p_n - v_taken) / cardinality(v_lane) + 16) END;
+            WITH c AS MATERIALIZED (
+                SELECT x.tid, x.key, x.id, u.lane, u.rule FROM unnest(v_lane, v_from, v_from_id, v_rule) u(lane, k, i, rule)
+                CROSS JOIN LATERAL (SELECT x.ctid AS tid, x.key, x.id FROM ready x
+                    WHERE x.lane = u.lane AND (x.key, x.id) >= (u.k, u.i) AND x.key <= v_last
+                        AND (NOT p_careful OR (SELECT 1 FROM lease l WHERE l.id = x.id LIMIT 1) IS NULL)
+                    ORDER BY x.lane, x.key, x.id LIMIT v_m FOR UPDATE SKIP LOCKED) x),
+            cut AS MATERIALIZED (
+                SELECT z.key, z.id FROM (SELECT DISTINCT ON (c.lane) c.key, c.id, count(*) OVER (PARTITION BY c.lane) AS n
+                    FROM c ORDER BY c.lane, c.key DESC, c.id DESC) z WHERE z.n >= v_m ORDER BY z.key, z.id LIMIT 1),
+            s AS MATERIALIZED (
+                SELECT z.tid, z.rule FROM (SELECT c.tid, c.key, c.id, c.rule,
+                        row_number() OVER (PARTITION BY c.rule ORDER BY c.key, c.id) AS n FROM c
+                    WHERE NOT EXISTS (SELECT FROM cut) OR (c.key, c.id) <= (SELECT cut.key, cut.id FROM cut)) z
+                WHERE z.n <= v_max[z.rule] ORDER BY z.key, z.id LIMIT p_n - v_taken)
+            SELECT coalesce(array_agg(s.tid), '{}'), coalesce(array_agg(s.rule), '{}') INTO v_tid, v_tid_rule FROM s;
+            FOREACH r IN ARRAY v_tid_rule LOOP
+                v_max[r] := v_max[r] - 1;
+            END LOOP;
             EXIT WHEN cardinality(v_tid) = 0;
             RETURN QUERY
             WITH d AS MATERIALIZED (
@@ -496,35 +632,45 @@ BEGIN
             GET DIAGNOSTICS v_n = ROW_COUNT;
             v_taken := v_taken + v_n;
             EXIT WHEN v_taken >= p_n;
-            IF v_n < cardinality(v_tid) THEN
-                -- not alone after all: others were quicker with these, and there may be more
-                v_max[v_rule[1]] := v_max[v_rule[1]] + cardinality(v_tid) - v_n;
-                p_careful := true;
-            END IF;
         END LOOP;
         i := j + 1;
     END LOOP;
+    key := NULL;
+    id := NULL;
+    IF v_away THEN
+        ord := -1;
+        RETURN NEXT;
+    ELSIF v_taken < p_n THEN
+        SELECT min((SELECT x.key FROM ready x WHERE x.lane = u.lane AND x.key > v_last ORDER BY x.lane, x.key LIMIT 1))
+            INTO key FROM unnest(p_lane) u(lane);
+    END IF;
+    ord := -3;
+    SELECT max(l.n), count(*) INTO lane, attempt FROM lane l;
+    started := _us(now());
+    until := _us(pg_postmaster_start_time());
+    fence := pg_current_xact_id_if_assigned()::text::int8;
+    rule := j;
+    payload := convert_to(v_snapshot, 'UTF8');
+    RETURN NEXT;
 END $f$;
 
--- What a claimer must know to remember how far it has come; asked in the transaction of its claim, after it.
--- firsts, first_ids: per lane the first row that is there from the given place on, locked or not.
--- next_due: when the next job of these lanes (and the odd ones beside them) will be due.
-CREATE FUNCTION {s}._probe(p_lane int8[], p_from int8[], p_from_id bytea[], OUT now int8, OUT xid int8, OUT snapshot text,
-    OUT server int8, OUT lanes int8, OUT last_lane int8, OUT next_due int8, OUT firsts int8[], OUT first_ids bytea[])
-LANGUAGE plpgsql SET search_path = {s}, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off
-SET plan_cache_mode = force_generic_plan SET jit = off AS $f$
+-- The jobs of one call mostly lie in one slot of the ring: the marked statement of these functions once more per slot, over its
+-- table alone, so that the others are neither opened nor locked, and no row is sent on its way by its slot.
+DO $do$
+DECLARE
+    f record;
+    v_text text;
+    v_all text;
 BEGIN
-    now := _us(pg_catalog.now());
-    SELECT pg_current_xact_id_if_assigned()::text::int8, pg_current_snapshot()::text, _us(pg_postmaster_start_time()),
-        (SELECT count(*) FROM lane), (SELECT coalesce(max(l.n), 0) FROM lane l),
-        array_agg(f.key ORDER BY u.o), array_agg(f.id ORDER BY u.o),
-        min(least((SELECT x.key FROM ready x WHERE x.lane = u.lane AND x.key >= now ORDER BY x.lane, x.key LIMIT 1),
-            (SELECT x.key FROM ready x WHERE x.lane = u.lane + 1 AND x.key >= now ORDER BY x.lane, x.key LIMIT 1)))
-        INTO xid, snapshot, server, lanes, last_lane, firsts, first_ids, next_due
-        FROM unnest(p_lane, p_from, p_from_id) WITH ORDINALITY u(lane, k, i, o)
-        LEFT JOIN LATERAL (SELECT x.key, x.id FROM ready x WHERE x.lane = u.lane AND (x.key, x.id) >= (u.k, u.i)
-            ORDER BY x.lane, x.key, x.id LIMIT 1) f ON true;
-END $f$;
+    FOR f IN SELECT * FROM (VALUES ('_enqueue', 'p_slot'), ('_claim', 'v_slot')) f(name, slots) LOOP
+        v_text := pg_get_functiondef(('{s}.' || f.name)::regproc);
+        v_all := substring(v_text FROM '--< of all slots\n(.*)-->');
+        EXECUTE replace(v_text, v_all, 'CASE (CASE WHEN ' || f.slots || '[1] = ALL (' || f.slots || ') THEN ' || f.slots || '[1] END)'
+            || (SELECT string_agg(' WHEN ' || i || ' THEN ' || replace(replace(replace(v_all, 'FROM entry e', 'FROM entry_' || i || ' e'),
+                'AND e.slot = d.slot', ''), 'INTO entry(', 'INTO entry_' || i || '('), '' ORDER BY i) FROM generate_series(0, 16) i)
+            || ' ELSE ' || v_all || ' END CASE;');
+    END LOOP;
+END $do$;
 
 -- ---- the end of an attempt ---------------------------------------------------------------------
 
@@ -535,11 +681,14 @@ END $f$;
 -- 5 6 7 its lease expired: retry, failed, given back; 8 given back, nothing is written down.
 -- p_delay: from now; below 0 = its due time stays.  p_ago: it started so long ago; NULL = never, or the lease knows.
 -- p_guard: only where the lease has ended by then, and nobody else is at the row.
--- Answers what became of each job.  Those that are missing are not held under that fence; of these, the ones whose attempt
+-- p_careful: true: rows that somebody else is at (an operator's open transaction) are not waited for, and answered with -1;
+-- false: it may fail with 55P03, to be repeated with true; NULL: what is at most a renewal is waited for, as where it cannot be
+-- repeated by itself.
+-- Answers what became of each job; (0, 4) alone: all of them succeeded.  Those that are missing are not held under that fence; of these, the ones whose attempt
 -- ended with this very outcome are answered again.
 CREATE FUNCTION {s}._settle(p_now int8, p_guard int8, p_id bytea[], p_fence int8[], p_outcome int2[], p_delay int8[],
     p_ago int8[], p_kind int2[], p_message text[], p_exit int4[], p_signal int4[], p_rss int8[], p_log text[],
-    p_tail bytea[], p_result bytea[], p_ref text[])
+    p_tail bytea[], p_result bytea[], p_ref text[], p_careful bool)
 RETURNS TABLE (ord int8, state int2)
 LANGUAGE plpgsql SET search_path = {s}, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET enable_material = off SET plan_cache_mode = force_generic_plan
@@ -548,50 +697,88 @@ SET jit = off SET lock_timeout = '500ms' AS $f$
 DECLARE
     v_clock int8;
     v_now int8;
+    v_choose bool := coalesce(p_careful, false) OR p_guard IS NOT NULL; -- only rows that nobody else is at
     v_free bytea[];
+    v_keyed bytea[];
     v_n int4;
+    v_found int4;
 BEGIN
     PERFORM pg_current_xact_id();
     v_clock := _us(clock_timestamp());
     v_now := coalesce(nullif(p_now, 0), v_clock);
-    IF p_guard IS NOT NULL THEN
+    IF v_choose THEN
         SELECT array_agg(x.id) INTO v_free FROM (SELECT l.id FROM unnest(p_id, p_fence) u(id, fence)
-            JOIN lease l ON l.id = ANY (ARRAY[u.id]) WHERE l.fence = u.fence AND l.until <= p_guard FOR UPDATE OF l SKIP LOCKED) x;
+            JOIN lease l ON l.id = ANY (ARRAY[u.id]) WHERE l.fence = u.fence AND (p_guard IS NULL OR l.until <= p_guard)
+            FOR UPDATE OF l SKIP LOCKED) x;
     END IF;
-    RETURN QUERY
-    WITH d AS MATERIALIZED (
-        DELETE FROM lease l USING unnest(p_id, p_fence, p_outcome, p_delay, p_ago, p_kind, p_message, p_exit, p_signal, p_rss,
-                p_log, p_tail, p_result, p_ref) WITH ORDINALITY
-                u(id, fence, outcome, delay, ago, kind, message, exit, signal, rss, log, tail, result, ref, ord)
-        WHERE l.id = ANY (ARRAY[u.id]) AND l.fence = u.fence AND (p_guard IS NULL OR l.id = ANY (v_free))
-        RETURNING u.ord, u.id, u.fence, u.outcome, u.delay, u.kind, u.message, u.exit, u.signal, u.rss, u.log, u.tail,
-            u.result, u.ref, l.gid, l.lane, l.attempt, l.slot, l.skips, l.keyed, l.due,
-            coalesce(l.started, v_now - u.ago) AS started, l.cancel AND u.outcome NOT IN (0, 2, 3) AS stop),
-    x AS MATERIALIZED (
-        SELECT d.*, (CASE WHEN d.stop OR d.outcome = 3 THEN 6 WHEN d.outcome = 0 THEN 4 WHEN d.outcome IN (2, 6) THEN 5
-                ELSE 1 END)::int2 AS state,
-            CASE WHEN d.delay < 0 THEN least(d.due, v_now) ELSE v_now + d.delay END AS again,
-            g.worker, g.policy
-        FROM d LEFT JOIN LATERAL (SELECT g.worker, g.policy FROM grp g WHERE g.gid = d.gid LIMIT 1) g ON true),
-    e AS (INSERT INTO ended(fence, finished, started, max_rss, n, policy, exit_code, signal, slot, part, outcome, state, kind,
-            id, worker, message, log, result_ref, log_tail, result)
-        SELECT x.fence, v_now, x.started, x.rss, x.attempt, x.policy, x.exit, x.signal, x.slot, 0,
-            CASE WHEN x.outcome IN (5, 6, 7) THEN 5 WHEN x.stop THEN 3 ELSE x.outcome END, x.state,
-            CASE WHEN x.state = 6 THEN 11 ELSE coalesce(x.kind, 0) END, x.id, x.worker, x.message, x.log, x.ref, x.tail, x.result
-        FROM x WHERE x.outcome <> 8 OR x.stop),
-    r AS (INSERT INTO ready(lane, key, fence, attempt, slot, skips, keyed, id)
-        SELECT CASE WHEN x.again >= v_clock THEN x.lane ELSE x.lane + 1 END, x.again, x.fence,
-            CASE WHEN x.outcome IN (1, 5) THEN x.attempt ELSE greatest(x.attempt - 1, 0) END, x.slot,
-            CASE x.outcome WHEN 7 THEN x.skips + 1 WHEN 8 THEN x.skips WHEN 4 THEN CASE WHEN x.started IS NULL THEN x.skips ELSE 0 END
-                ELSE 0 END, x.keyed, x.id
-        FROM x WHERE x.state = 1),
-    k AS (DELETE FROM ukey k USING x WHERE x.keyed AND x.state > 1 AND k.id = ANY (ARRAY[x.id]) AND k.mode = 1),
-    g AS (DELETE FROM grp g USING (SELECT x.gid, count(*) AS n FROM x GROUP BY x.gid) c WHERE g.gid = ANY (ARRAY[c.gid]) AND g.n = c.n),
-    t AS (INSERT INTO tally(lane, waiting, succeeded, failed, cancelled)
-        SELECT x.lane, count(*) FILTER (WHERE x.state = 1), count(*) FILTER (WHERE x.state = 4),
-            count(*) FILTER (WHERE x.state = 5), count(*) FILTER (WHERE x.state = 6) FROM x GROUP BY x.lane)
-    SELECT x.ord, x.state FROM x;
-    GET DIAGNOSTICS v_n = ROW_COUNT;
+    IF NOT v_choose AND p_careful IS NOT NULL AND 0 = ALL (p_outcome) AND coalesce(p_message, p_log, p_ref) IS NULL AND coalesce(p_exit, p_signal) IS NULL
+        AND p_rss IS NULL AND p_tail IS NULL THEN
+        -- What is most frequent, with the fewest steps: leases are deleted by where they were seen.  One that is gone from
+        -- there meanwhile makes the counts differ, and then all of it is undone.  (One that was only renewed is deleted by some
+        -- versions of the server, and not by others.)
+        WITH x AS MATERIALIZED (
+            SELECT u.id, u.fence, u.result, l.tid, l.gid, l.lane, l.attempt, l.slot, l.keyed, coalesce(l.started, v_now - u.ago) AS started
+            FROM unnest(p_id, p_fence, p_ago, p_result) u(id, fence, ago, result)
+            CROSS JOIN LATERAL (SELECT l.ctid AS tid, l.gid, l.lane, l.attempt, l.slot, l.keyed, l.started FROM lease l
+                WHERE l.id = u.id AND l.fence = u.fence LIMIT 1) l),
+        c AS MATERIALIZED (SELECT x.gid, x.lane, count(*) AS n FROM x GROUP BY x.gid, x.lane),
+        w AS MATERIALIZED (SELECT c.gid, c.n, g.worker, g.policy FROM (SELECT c.gid, sum(c.n) AS n FROM c GROUP BY c.gid) c
+            LEFT JOIN LATERAL (SELECT g.worker, g.policy FROM grp g WHERE g.gid = c.gid LIMIT 1) g ON true),
+        d AS (DELETE FROM lease l WHERE l.ctid = ANY (ARRAY(SELECT x.tid FROM x)) RETURNING 1),
+        e AS (INSERT INTO ended(fence, finished, started, n, policy, slot, part, outcome, state, kind, id, worker, result)
+            SELECT x.fence, v_now, x.started, x.attempt, w.policy, x.slot, 0, 0, 4, 0, x.id, w.worker, x.result
+            FROM x JOIN w ON w.gid = x.gid),
+        g AS (DELETE FROM grp g USING w WHERE g.gid = ANY (ARRAY[w.gid]) AND g.n = w.n),
+        t AS (INSERT INTO tally(lane, waiting, succeeded, failed, cancelled) SELECT c.lane, 0, sum(c.n), 0, 0 FROM c GROUP BY c.lane)
+        SELECT (SELECT count(*) FROM d), (SELECT coalesce(sum(w.n), 0) FROM w), (SELECT array_agg(x.id) FROM x WHERE x.keyed)
+            INTO v_n, v_found, v_keyed;
+        IF v_n <> v_found THEN
+            RAISE lock_not_available USING MESSAGE = 'a lease was taken while its outcome was written';
+        END IF;
+        IF v_keyed IS NOT NULL THEN
+            DELETE FROM ukey k WHERE k.id = ANY (v_keyed) AND k.mode = 1;
+        END IF;
+        IF v_n = cardinality(p_id) THEN
+            RETURN QUERY SELECT 0::int8, 4::int2;
+            RETURN;
+        END IF;
+        v_n := 0; -- all that ended so is told below
+    ELSE
+        RETURN QUERY
+        WITH d AS MATERIALIZED (
+            DELETE FROM lease l USING unnest(p_id, p_fence, p_outcome, p_delay, p_ago, p_kind, p_message, p_exit, p_signal, p_rss,
+                    p_log, p_tail, p_result, p_ref) WITH ORDINALITY
+                    u(id, fence, outcome, delay, ago, kind, message, exit, signal, rss, log, tail, result, ref, ord)
+            WHERE l.id = ANY (ARRAY[u.id]) AND l.fence = u.fence AND (NOT v_choose OR l.id = ANY (v_free))
+            RETURNING u.ord, u.id, u.fence, u.outcome, u.delay, u.kind, u.message, u.exit, u.signal, u.rss, u.log, u.tail,
+                u.result, u.ref, l.gid, l.lane, l.attempt, l.slot, l.skips, l.keyed, l.due,
+                coalesce(l.started, v_now - u.ago) AS started, l.cancel AND u.outcome NOT IN (0, 2, 3) AS stop),
+        x AS MATERIALIZED (
+            SELECT d.*, (CASE WHEN d.stop OR d.outcome = 3 THEN 6 WHEN d.outcome = 0 THEN 4 WHEN d.outcome IN (2, 6) THEN 5
+                    ELSE 1 END)::int2 AS state,
+                CASE WHEN d.delay < 0 THEN least(d.due, v_now) ELSE v_now + d.delay END AS again,
+                g.worker, g.policy
+            FROM d LEFT JOIN LATERAL (SELECT g.worker, g.policy FROM grp g WHERE g.gid = d.gid LIMIT 1) g ON true),
+        e AS (INSERT INTO ended(fence, finished, started, max_rss, n, policy, exit_code, signal, slot, part, outcome, state, kind,
+                id, worker, message, log, result_ref, log_tail, result)
+            SELECT x.fence, v_now, x.started, x.rss, x.attempt, x.policy, x.exit, x.signal, x.slot, 0,
+                CASE WHEN x.outcome IN (5, 6, 7) THEN 5 WHEN x.stop THEN 3 ELSE x.outcome END, x.state,
+                CASE WHEN x.state = 6 THEN 11 ELSE coalesce(x.kind, 0) END, x.id, x.worker, x.message, x.log, x.ref, x.tail, x.result
+            FROM x WHERE x.outcome <> 8 OR x.stop),
+        r AS (INSERT INTO ready(lane, key, fence, attempt, slot, skips, keyed, id)
+            SELECT CASE WHEN x.again >= v_clock THEN x.lane ELSE x.lane + 1 END, x.again, x.fence,
+                CASE WHEN x.outcome IN (1, 5) THEN x.attempt ELSE greatest(x.attempt - 1, 0) END, x.slot,
+                CASE x.outcome WHEN 7 THEN x.skips + 1 WHEN 8 THEN x.skips WHEN 4 THEN CASE WHEN x.started IS NULL THEN x.skips ELSE 0 END
+                    ELSE 0 END, x.keyed, x.id
+            FROM x WHERE x.state = 1),
+        k AS (DELETE FROM ukey k USING x WHERE x.keyed AND x.state > 1 AND k.id = ANY (ARRAY[x.id]) AND k.mode = 1),
+        g AS (DELETE FROM grp g USING (SELECT x.gid, count(*) AS n FROM x GROUP BY x.gid) c WHERE g.gid = ANY (ARRAY[c.gid]) AND g.n = c.n),
+        t AS (INSERT INTO tally(lane, waiting, succeeded, failed, cancelled)
+            SELECT x.lane, count(*) FILTER (WHERE x.state = 1), count(*) FILTER (WHERE x.state = 4),
+                count(*) FILTER (WHERE x.state = 5), count(*) FILTER (WHERE x.state = 6) FROM x GROUP BY x.lane)
+        SELECT x.ord, x.state FROM x;
+        GET DIAGNOSTICS v_n = ROW_COUNT;
+    END IF;
     IF v_n > 0 AND p_outcome && '{1, 4, 5, 7, 8}' THEN -- what is due again at once may be somebody else's to run
         PERFORM _wake(array_agg(DISTINCT n.queue)) FROM unnest(p_id, p_outcome, p_delay) u(id, outcome, delay)
             CROSS JOIN LATERAL (SELECT r.lane FROM ready r WHERE r.id = u.id LIMIT 1) r
@@ -599,6 +786,10 @@ BEGIN
             WHERE u.delay <= 0 AND u.outcome IN (1, 4, 5, 7, 8) HAVING count(*) > 0;
     END IF;
     IF v_n < cardinality(p_id) AND p_guard IS NULL THEN
+        IF p_careful THEN -- before the look for ends: what ends between the two is then told once more, and not called lost
+            RETURN QUERY SELECT u.ord, (-1)::int2 FROM unnest(p_id, p_fence) WITH ORDINALITY u(id, fence, ord)
+                CROSS JOIN LATERAL (SELECT FROM lease l WHERE l.id = u.id AND l.fence = u.fence LIMIT 1) l;
+        END IF;
         -- a statement of its own: the first one may have waited for the very transaction that wrote it
         RETURN QUERY SELECT u.ord, e.state FROM unnest(p_id, p_fence, p_outcome) WITH ORDINALITY u(id, fence, outcome, ord)
             CROSS JOIN LATERAL (SELECT e.state, e.outcome FROM ended e WHERE e.id = u.id AND e.fence = u.fence AND e.part = 0
@@ -847,7 +1038,8 @@ BEGIN
             CONTINUE;
         END IF;
         IF e.umode > 0 THEN
-            SELECT x.id, x.mode, x.until INTO k FROM ukey x WHERE x.type = e.type AND x.key = e.key FOR UPDATE;
+            -- no lock: whoever holds the key shall be able to end while the caller's transaction is open
+            SELECT x.id, x.mode, x.until INTO k FROM ukey x WHERE x.type = e.type AND x.key = e.key;
             IF FOUND AND k.id <> u.id AND (k.mode <> 2 OR k.until > v_now) THEN
                 verdict := 3;
                 RETURN NEXT;
@@ -855,13 +1047,18 @@ BEGIN
             END IF;
         END IF;
         IF e.umode = 1 THEN
-            DELETE FROM ukey x WHERE x.type = e.type AND x.key = e.key;
+            DELETE FROM ukey x WHERE x.type = e.type AND x.key = e.key AND (x.id = u.id OR x.mode = 2 AND x.until <= v_now);
             INSERT INTO ukey(type, key, id, mode) VALUES (e.type, e.key, u.id, 1) ON CONFLICT DO NOTHING;
             IF NOT FOUND THEN
                 RAISE EXCEPTION 'the key of job % was taken this moment', _id(u.id) USING ERRCODE = '40001';
             END IF;
         END IF;
         DELETE FROM ended x WHERE x.id = u.id AND x.fence = d.fence AND x.part = 1 AND x.slot = d.slot;
+        IF d.part = 0 THEN
+            -- written anew as it was: whoever takes this lock with a snapshot from before now (REPEATABLE READ), in which the job
+            -- has not been revived, must fail (40001) and not go by what he sees
+            UPDATE ended x SET state = d.state WHERE x.id = u.id AND x.fence = d.fence AND x.part = 0 AND x.slot = d.slot;
+        END IF;
         INSERT INTO ready(lane, key, fence, attempt, slot, skips, keyed, id)
             VALUES (CASE WHEN v_now >= v_clock THEN e.lane ELSE e.lane + 1 END, v_now, d.fence, 0, e.slot, 0, e.umode = 1, u.id);
         INSERT INTO tally(lane, waiting, failed, cancelled)
@@ -913,8 +1110,9 @@ END $f$;
 -- ---- for whoever does something outside ---------------------------------------------------------
 
 -- Is the attempt still the one that may write?  True holds until the caller's transaction ends.
+-- With the rights of the owner: whoever writes elsewhere under a fence need not see the tables.
 CREATE FUNCTION {s}.fence_ok(id text, fence int8) RETURNS bool
-LANGUAGE plpgsql SET search_path = {s}, pg_temp SET enable_seqscan = off AS $f$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = {s}, pg_temp SET enable_seqscan = off AS $f$
 BEGIN
     PERFORM FROM lease l WHERE l.id = _key($1) AND l.fence = $2 FOR KEY SHARE;
     RETURN FOUND;
@@ -923,29 +1121,35 @@ END $f$;
 -- ---- waking -----------------------------------------------------------------------------------
 
 -- Called by a worker's LISTEN session when it goes to sleep: from now on, until it unlocks, _wake tells it of work in
--- p_queues.  True: there is something already, or a lane that the caller does not know of (p_lanes: how many rows the
--- registry had, p_last: its last number).  p_from: where to begin in each lane.
-CREATE FUNCTION {s}._asleep(p_queues text[], p_lanes int8, p_last int8, p_lane int8[], p_from int8[]) RETURNS bool
+-- p_queues.  Adds up what it sees.  1: there is something already, or a lane that the caller does not know of (p_lanes: how many
+-- rows the registry had, p_last: its last number).  2: somebody has a transaction open that may have put jobs there; if he
+-- looked for sleepers before this he will not tell, so look again.  p_from: where to begin in each lane.
+CREATE FUNCTION {s}._asleep(p_queues text[], p_lanes int8, p_last int8, p_lane int8[], p_from int8[]) RETURNS int4
 LANGUAGE plpgsql SET search_path = {s}, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET enable_material = off SET plan_cache_mode = force_generic_plan
 SET jit = off AS $f$
 DECLARE
     v_now int8;
+    v_open bool;
     v_work bool;
 BEGIN
     PERFORM pg_advisory_lock_shared(_sleeper(q)) FROM unnest(p_queues) q;
+    -- before the look for work, which sees what was committed since
+    v_open := EXISTS (SELECT FROM pg_locks l WHERE l.locktype = 'relation' AND l.relation = 'ready'::regclass
+        AND l.mode = 'RowExclusiveLock' AND l.pid IS DISTINCT FROM pg_backend_pid()
+        AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()));
     v_now := _us(clock_timestamp());
     -- a statement of its own, so that it sees whatever was committed by those who found nobody asleep
     SELECT count(*) <> p_lanes OR coalesce(max(l.n), 0) <> p_last OR EXISTS (SELECT FROM unnest(p_lane, p_from) u(lane, k)
             WHERE EXISTS (SELECT FROM ready r WHERE r.lane = u.lane AND r.key >= u.k AND r.key <= v_now
                 ORDER BY r.lane, r.key LIMIT 1))
         INTO v_work FROM lane l;
-    RETURN v_work;
+    RETURN v_work::int4 + 2 * v_open::int4;
 END $f$;
 
 -- Tells workers that jobs may have been taken from them.
 CREATE FUNCTION {s}._tell_lost(p_workers text[]) RETURNS void LANGUAGE sql AS
-    $f$ SELECT pg_notify('{s_plain}', 'l ' || w) FROM (SELECT DISTINCT unnest(p_workers)) u(w) WHERE w <> '' $f$;
+    $f$ SELECT pg_catalog.pg_notify('{s_plain}', 'l ' || w) FROM (SELECT DISTINCT pg_catalog.unnest(p_workers)) u(w) WHERE w <> '' $f$;
 
 -- ---- who works here, and who leads ---------------------------------------------------------------
 
@@ -1193,7 +1397,7 @@ BEGIN
         ' hi AS MATERIALIZED (SELECT CASE WHEN (SELECT count(*) FROM b) = $2 THEN b.id END AS id FROM (SELECT 1) one'
         '     LEFT JOIN LATERAL (SELECT b.id FROM b ORDER BY b.id DESC LIMIT 1) b ON true),'
         ' d AS MATERIALIZED (SELECT d.id, d.state = 4 AND d.finished < $3 AS over, d.log, d.result_ref FROM ended_%1$s d'
-        '     WHERE d.id > $1 AND d.id <= (SELECT coalesce(hi.id, ''\xff'') FROM hi)),'
+        '     WHERE d.id > $1 AND d.id <= (SELECT coalesce(hi.id, decode(''ff'', ''hex'')) FROM hi)),'
         ' j AS MATERIALIZED (SELECT coalesce(b.id, d.id) AS id, b.lane, b.id IS NOT NULL AND coalesce(d.over, false) AS over'
         '     FROM b FULL JOIN (SELECT d.id, bool_or(d.over) AS over FROM d GROUP BY d.id) d ON d.id = b.id),'
         ' c AS (SELECT j.lane, count(*) AS n FROM j WHERE j.over GROUP BY j.lane),'
@@ -1212,13 +1416,17 @@ BEGIN
 END $f$;
 
 -- 0 done.  1: jobs were removed or too many were added since _ring_begin, it must be looked through again.
--- 55P03: somebody is at it.
+-- 55P03: somebody is at it.  What is not seen is thrown away, so what is seen must be from after the lock was had.
 CREATE FUNCTION {s}._ring_empty(p_epoch int8, p_slot int4, p_seq int8, p_gone int8, p_since int8, p_lanes int8[], p_counts int8[])
 RETURNS int4
 LANGUAGE plpgsql SET search_path = {s}, pg_temp SET enable_seqscan = off SET jit = off SET lock_timeout = '100ms' AS $f$
 DECLARE
     v_late int4;
 BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'history cannot be cleared at isolation level %', current_setting('transaction_isolation')
+            USING ERRCODE = 'ST004', HINT = 'take default_transaction_isolation out of the settings of the role and the database';
+    END IF;
     PERFORM _epoch_check(p_epoch);
     EXECUTE format('LOCK TABLE entry_%1$s, ended_%1$s IN ACCESS EXCLUSIVE MODE', p_slot);
     EXECUTE format('SELECT (SELECT count(*) FROM (SELECT FROM ended_%1$s d WHERE d.finished >= $1 LIMIT 1001) x)'
@@ -1285,11 +1493,13 @@ LANGUAGE sql STABLE SET search_path = {s}, pg_temp SET jit = off AS $f$
 CREATE FUNCTION {s}._recount() RETURNS void
 LANGUAGE plpgsql SET search_path = {s}, pg_temp AS $f$
 BEGIN
+    PERFORM FROM leader l WHERE l.one = 1 FOR UPDATE; -- a _fold under way has its sum in no snapshot taken before it ends
     WITH d AS (DELETE FROM tally)
     INSERT INTO tally(lane, waiting, succeeded, failed, cancelled) SELECT * FROM _counts();
 END $f$;
 
--- What no move of ours leaves behind: 1 jobs that are in no place 2 rows in ready without a job 3 held jobs that no reaper finds.
+-- What no move of ours leaves behind: 1 jobs that are in no place 2 rows in ready without a job 3 held jobs that no reaper finds
+-- 4 jobs that wait and are held 5 jobs that are there twice.
 CREATE FUNCTION {s}._strays() RETURNS TABLE (kind int4, id bytea)
 LANGUAGE sql STABLE SET search_path = {s}, pg_temp SET jit = off AS $f$
     SELECT 1, e.id FROM entry e
@@ -1299,7 +1509,11 @@ LANGUAGE sql STABLE SET search_path = {s}, pg_temp SET jit = off AS $f$
     UNION ALL
     SELECT 2, r.id FROM ready r WHERE NOT EXISTS (SELECT FROM entry e WHERE e.id = r.id)
     UNION ALL
-    SELECT 3, l.id FROM lease l WHERE NOT EXISTS (SELECT FROM grp g WHERE g.gid = l.gid AND l.id = ANY (g.ids)) $f$;
+    SELECT 3, l.id FROM lease l WHERE NOT EXISTS (SELECT FROM grp g WHERE g.gid = l.gid AND l.id = ANY (g.ids))
+    UNION ALL
+    SELECT 4, r.id FROM ready r JOIN lease l ON l.id = r.id
+    UNION ALL
+    SELECT 5, e.id FROM entry e WHERE e.slot < 16 AND EXISTS (SELECT FROM entry_16 k WHERE k.id = e.id) $f$;
 
 -- Puts such jobs back in their places, and counts anew: those in no place wait again (they may have run before).  How many.
 CREATE FUNCTION {s}._mend() RETURNS int4
@@ -1310,6 +1524,7 @@ DECLARE
     x record;
     n int4 := 0;
 BEGIN
+    PERFORM FROM leader l WHERE l.one = 1 FOR UPDATE; -- as _recount
     PERFORM pg_current_xact_id();
     FOR x IN SELECT * FROM _strays() LOOP
         n := n + 1;
@@ -1318,8 +1533,10 @@ BEGIN
             INSERT INTO ready(lane, key, fence, attempt, slot, skips, keyed, id)
                 SELECT e.lane, greatest(e.due, v_clock), coalesce((SELECT max(d.fence) FROM ended d WHERE d.id = e.id), 0), 0, e.slot, 0,
                     e.umode = 1, e.id FROM entry e WHERE e.id = x.id LIMIT 1;
-        ELSIF x.kind = 2 THEN
+        ELSIF x.kind IN (2, 4) THEN
             DELETE FROM ready r WHERE r.id = x.id;
+        ELSIF x.kind = 5 THEN -- the one that was kept is the older
+            DELETE FROM entry e WHERE e.id = x.id AND e.slot < 16;
         ELSE
             v_gid := nextval('grp_seq');
             UPDATE lease l SET gid = v_gid WHERE l.id = x.id;

@@ -6,16 +6,21 @@
 --     views       job, live, dead, queue; in the words of others: task_runs, tasks, workers, model_runs
 --
 -- The functions that write run with the rights of the schema's owner, so that a producer needs nothing but EXECUTE, and
--- with a search_path of their own.  Names that begin with _ are ours: they may change with any version.
+-- with a search_path, and a way to read literals, of their own.  Names that begin with _ are ours: they may change with any version.
 
 -- ---- checks -----------------------------------------------------------------------------------
 
+-- What a control character is.  A database of SQL_ASCII has bytes for characters: those of others are not looked at.
+CREATE FUNCTION {s}._control() RETURNS text LANGUAGE sql STABLE AS $f$
+    SELECT CASE WHEN pg_catalog.getdatabaseencoding() OPERATOR(pg_catalog.=) 'SQL_ASCII' THEN E'[\\u0001-\\u001f\\u007f]'
+        ELSE E'[\\u0001-\\u001f\\u007f-\\u009f]' END $f$;
+
 -- ST001 with a hint, as src/job/names.c says it.  what: queue or type.
 CREATE FUNCTION {s}._name_check(p_what text, p_name text) RETURNS void
-LANGUAGE plpgsql IMMUTABLE SET search_path = {s}, pg_temp AS $f$
+LANGUAGE plpgsql STABLE SET search_path = {s}, pg_temp AS $f$
 DECLARE
     v_bytes int4 := octet_length(convert_to(p_name, 'UTF8'));
-    v_shown text := regexp_replace(left(p_name, 48), '[\u0001-\u001f\u007f-\u009f]', '?', 'g')
+    v_shown text := regexp_replace(left(p_name, 48), _control(), '?', 'g')
         || CASE WHEN length(p_name) > 48 THEN '...' ELSE '' END;
     v_wrong text;
 BEGIN
@@ -25,8 +30,9 @@ BEGIN
         RAISE EXCEPTION 'the % name has % bytes, the most is 128', p_what, v_bytes
             USING ERRCODE = 'ST001', HINT = 'shorten it, for example to a hash of it';
     END IF;
-    v_wrong := CASE WHEN p_name ~ '[\u0001-\u001f\u007f-\u009f]' THEN 'a control character'
-        WHEN p_name ~ '[ \u00a0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\ufeff]' THEN 'a blank in it'
+    v_wrong := CASE WHEN p_name ~ _control() THEN 'a control character'
+        WHEN p_name ~ ' ' OR getdatabaseencoding() <> 'SQL_ASCII'
+            AND p_name ~ '[\u00a0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\ufeff]' THEN 'a blank in it'
         WHEN p_name ~ '[*{},"''`]' THEN 'a ''' || substring(p_name FROM '[*{},"''`]') || ''' in it' END;
     IF v_wrong IS NOT NULL THEN
         RAISE EXCEPTION '% name "%" has %', p_what, v_shown, v_wrong
@@ -114,15 +120,15 @@ END $f$;
 
 -- Those of many that are wrong, if any: the first one is told.
 CREATE FUNCTION {s}._each_check(p_payload bytea[], p_key text[], p_id text[]) RETURNS void
-LANGUAGE plpgsql IMMUTABLE SET search_path = {s}, pg_temp AS $f$
+LANGUAGE plpgsql STABLE SET search_path = {s}, pg_temp AS $f$
 DECLARE
     u record;
 BEGIN
     FOR u IN SELECT octet_length(x.payload) AS bytes, octet_length(convert_to(x.key, 'UTF8')) AS key_bytes,
-                octet_length(convert_to(x.id, 'UTF8')) AS id_bytes, x.id ~ '[\u0001-\u001f\u007f-\u009f]' AS control
+                octet_length(convert_to(x.id, 'UTF8')) AS id_bytes, x.id ~ _control() AS control
             FROM unnest(p_payload, p_key, p_id) WITH ORDINALITY x(payload, key, id, ord)
             WHERE octet_length(x.payload) > 1048576 OR octet_length(convert_to(x.key, 'UTF8')) NOT BETWEEN 1 AND 512
-                OR octet_length(convert_to(x.id, 'UTF8')) NOT BETWEEN 1 AND 128 OR x.id ~ '[\u0001-\u001f\u007f-\u009f]'
+                OR octet_length(convert_to(x.id, 'UTF8')) NOT BETWEEN 1 AND 128 OR x.id ~ _control()
             ORDER BY x.ord LIMIT 1 LOOP
         IF u.bytes > 1048576 THEN
             RAISE EXCEPTION 'the payload has % bytes, the limit is 1048576', u.bytes
@@ -148,14 +154,17 @@ END $f$;
 
 -- A new id, as a key: UUIDv7 of this microsecond, the part below the millisecond in its first 12 random bits.
 CREATE FUNCTION {s}._id_new(p_us int8) RETURNS bytea LANGUAGE sql VOLATILE AS $f$
-    SELECT set_byte(set_byte('\x00'::bytea || substr(int8send(p_us / 1000), 3) || substr(uuid_send(gen_random_uuid()), 7),
-        7, 112 + (p_us % 1000 * 4096 / 1000 / 256)::int4), 8, (p_us % 1000 * 4096 / 1000 % 256)::int4) $f$;
+    SELECT pg_catalog.set_byte(pg_catalog.set_byte(bytea E'\\x00' OPERATOR(pg_catalog.||) pg_catalog.substr(pg_catalog.int8send(p_us / 1000::int8), 3)
+            OPERATOR(pg_catalog.||) pg_catalog.substr(pg_catalog.uuid_send(pg_catalog.gen_random_uuid()), 7),
+        7, 112 + (p_us % 1000::int8 * 4096::int8 / 1000::int8 / 256::int8)::int4), 8,
+        (p_us % 1000::int8 * 4096::int8 / 1000::int8 % 256::int8)::int4) $f$;
 
 -- Adds one job per payload and answers their ids in that order; for a key that is held, the id of its holder.
 CREATE FUNCTION {s}.enqueue_many(type text, payloads json[], queue text DEFAULT 'default', priority int DEFAULT 0,
     delay interval DEFAULT NULL, run_at timestamptz DEFAULT NULL, max_attempts int DEFAULT NULL, timeout interval DEFAULT NULL,
     keys text[] DEFAULT NULL, unique_for text DEFAULT NULL, ids text[] DEFAULT NULL, meta json DEFAULT NULL)
-RETURNS SETOF text LANGUAGE plpgsql SECURITY DEFINER SET search_path = {s}, pg_temp AS $f$
+RETURNS SETOF text LANGUAGE plpgsql SECURITY DEFINER SET search_path = {s}, pg_temp
+SET standard_conforming_strings = on AS $f$
 #variable_conflict use_variable
 DECLARE
     n int4 := coalesce(cardinality(payloads), 0);
@@ -175,6 +184,12 @@ BEGIN
     SELECT * INTO v_unique FROM _unique_check(unique_for, keys IS NOT NULL);
     v_timeout := _span('timeout', timeout);
     v_meta := _meta_check(meta);
+    IF ids IS NOT NULL THEN -- whatever its bounds and dimensions
+        ids := ARRAY(SELECT u.x FROM unnest(ids) WITH ORDINALITY u(x, o) ORDER BY u.o);
+    END IF;
+    IF keys IS NOT NULL THEN
+        keys := ARRAY(SELECT u.x FROM unnest(keys) WITH ORDINALITY u(x, o) ORDER BY u.o);
+    END IF;
     IF cardinality(keys) <> n OR cardinality(ids) <> n THEN
         RAISE EXCEPTION 'there are % payloads and % %', n, cardinality(CASE WHEN cardinality(keys) <> n THEN keys ELSE ids END),
             CASE WHEN cardinality(keys) <> n THEN 'keys' ELSE 'ids' END
@@ -210,7 +225,8 @@ END $f$;
 CREATE FUNCTION {s}.enqueue(type text, payload json DEFAULT 'null', queue text DEFAULT 'default', priority int DEFAULT 0,
     delay interval DEFAULT NULL, run_at timestamptz DEFAULT NULL, max_attempts int DEFAULT NULL, timeout interval DEFAULT NULL,
     key text DEFAULT NULL, unique_for text DEFAULT NULL, id text DEFAULT NULL, meta json DEFAULT NULL)
-RETURNS text LANGUAGE plpgsql SECURITY DEFINER SET search_path = {s}, pg_temp AS $f$
+RETURNS text LANGUAGE plpgsql SECURITY DEFINER SET search_path = {s}, pg_temp
+SET standard_conforming_strings = on AS $f$
 #variable_conflict use_variable
 BEGIN
     RETURN (SELECT e FROM enqueue_many(type, ARRAY[payload], queue, priority, delay, run_at, max_attempts, timeout,
@@ -220,7 +236,8 @@ END $f$;
 -- ---- steering ---------------------------------------------------------------------------------
 
 -- cancelled: it waited, and never runs.  asked: it runs, and was asked to stop.  ended: too late.  unknown: no such job.
-CREATE FUNCTION {s}.cancel(id text) RETURNS text LANGUAGE plpgsql SECURITY DEFINER SET search_path = {s}, pg_temp AS $f$
+CREATE FUNCTION {s}.cancel(id text) RETURNS text LANGUAGE plpgsql SECURITY DEFINER SET search_path = {s}, pg_temp
+SET standard_conforming_strings = on AS $f$
 BEGIN
     RETURN (SELECT CASE WHEN c.verdict = 1 THEN 'unknown' WHEN c.verdict = 2 THEN 'ended' WHEN c.asked THEN 'asked'
         ELSE 'cancelled' END FROM _cancel(0, ARRAY[_key($1)]) c);
@@ -228,7 +245,8 @@ END $f$;
 
 -- retried: it waits again, with a new budget.  refused: it has neither failed nor been cancelled.  taken: another job
 -- holds its unique key.  unknown: no such job.
-CREATE FUNCTION {s}.retry(id text) RETURNS text LANGUAGE plpgsql SECURITY DEFINER SET search_path = {s}, pg_temp AS $f$
+CREATE FUNCTION {s}.retry(id text) RETURNS text LANGUAGE plpgsql SECURITY DEFINER SET search_path = {s}, pg_temp
+SET standard_conforming_strings = on AS $f$
 DECLARE
     v record;
 BEGIN
@@ -238,9 +256,6 @@ BEGIN
     END IF;
     RETURN (ARRAY['retried', 'unknown', 'refused', 'taken'])[v.verdict + 1];
 END $f$;
-
--- Whoever writes elsewhere under a fence need not see the tables.
-ALTER FUNCTION {s}.fence_ok(text, int8) SECURITY DEFINER;
 
 -- ---- views ------------------------------------------------------------------------------------
 
@@ -256,24 +271,25 @@ END $f$;
 CREATE FUNCTION {s}._jsonb(bytea) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE STRICT AS $f$
 BEGIN
     RETURN pg_catalog.convert_from($1, 'UTF8')::pg_catalog.jsonb;
-EXCEPTION WHEN data_exception OR program_limit_exceeded OR statement_too_complex THEN
+EXCEPTION WHEN data_exception OR program_limit_exceeded OR statement_too_complex OR feature_not_supported THEN
     RETURN coalesce(pg_catalog.to_jsonb({s}._text($1)),
         pg_catalog.jsonb_build_object('base64', pg_catalog.translate(pg_catalog.encode($1, 'base64'), E'\n', '')));
 END $f$;
 
 -- Bytes in base64 if they are no text.
 CREATE FUNCTION {s}._base64(bytea) RETURNS text LANGUAGE sql IMMUTABLE STRICT AS
-    $f$ SELECT CASE WHEN {s}._text($1) IS NULL THEN translate(encode($1, 'base64'), E'\n', '') END $f$;
+    $f$ SELECT CASE WHEN {s}._text($1) IS NULL THEN pg_catalog.translate(pg_catalog.encode($1, 'base64'), E'\n', '') END $f$;
 
 CREATE FUNCTION {s}._kind_name(int2) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $f$
     SELECT nullif((ARRAY['', 'app_error', 'permanent', 'timeout', 'killed', 'exit', 'result_too_large', 'bad_result',
-        'lease_expired', 'child_crashed', 'no_handler', 'cancelled', 'oom', 'caps', 'quarantined', 'expired', 'internal'])[$1 + 1],
+        'lease_expired', 'child_crashed', 'no_handler', 'cancelled', 'oom', 'caps', 'quarantined', 'expired', 'internal'])[$1::int4 + 1],
         '') $f$;
 
 -- How an id is kept: what is indexed.
 CREATE FUNCTION {s}.id_key(id text) RETURNS bytea LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
-    $f$ SELECT CASE WHEN id ~ '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$'
-        THEN '\x00'::bytea || decode(replace(id, '-', ''), 'hex') ELSE '\x01'::bytea || convert_to(id, 'UTF8') END $f$;
+    $f$ SELECT CASE WHEN id OPERATOR(pg_catalog.~) '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$'
+        THEN bytea E'\\x00' OPERATOR(pg_catalog.||) pg_catalog.decode(pg_catalog.replace(id, '-', ''), 'hex')
+        ELSE bytea E'\\x01' OPERATOR(pg_catalog.||) pg_catalog.convert_to(id, 'UTF8') END $f$;
 
 CREATE TYPE {s}._error AS (kind int2, message text, n int4); -- of a job: the last one
 
@@ -316,7 +332,7 @@ BEGIN
 END $f$;
 
 -- Jobs three times over: all of them; those that have not ended; those that ended badly.  The last two are found without a
--- look at the others.
+-- look at the others.  It can be run again: that is how one that was lost is mended.
 DO $views$
 DECLARE
     v record;
@@ -327,7 +343,7 @@ BEGIN
             v(name, source) LOOP
         -- raw: times in microseconds, state as enum st_shown numbers it
         EXECUTE format($sql$
-            CREATE VIEW {s}.%I AS
+            CREATE OR REPLACE VIEW {s}.%I AS
             SELECT e.seq, e.id, n.type, n.queue, n.priority::int4 AS priority,
                 CASE WHEN r.id IS NOT NULL THEN
                         CASE WHEN r.key <= {s}._us(statement_timestamp()) THEN 2 WHEN r.attempt > 0 THEN 3 ELSE 1 END
@@ -351,7 +367,7 @@ BEGIN
                 CROSS JOIN LATERAL {s}._last(e.id) d
                 LEFT JOIN {s}.policy p ON p.id = coalesce(g.policy, d.policy)$sql$, '_' || v.name, v.source);
         EXECUTE format($sql$
-            CREATE VIEW {s}.%I AS
+            CREATE OR REPLACE VIEW {s}.%I AS
             SELECT {s}._id(j.id) AS id, j.type, j.queue, (ARRAY['scheduled', 'pending', 'retrying', 'claimed', 'running',
                     'succeeded', 'failed', 'cancelled'])[j.shown] AS state,
                 j.priority, j.attempt, j.max_attempts, j.timeout * interval '1 microsecond' AS timeout,
@@ -368,11 +384,28 @@ END $views$;
 
 -- The job with this id: an index lookup however many there are.
 CREATE FUNCTION {s}.get(id text) RETURNS SETOF {s}.job LANGUAGE sql STABLE AS
-    $f$ SELECT * FROM {s}.job j WHERE j.id_key = {s}.id_key($1) $f$;
+    $f$ SELECT * FROM {s}.job j WHERE j.id_key OPERATOR(pg_catalog.=) {s}.id_key($1) $f$;
 
--- The last n that were enqueued, newest first.
-CREATE FUNCTION {s}.recent(n int DEFAULT 100) RETURNS SETOF {s}.job LANGUAGE sql STABLE SET jit = off SET enable_seqscan = off AS $f$
-    SELECT * FROM {s}.job j WHERE j.seq > (SELECT s.last_value FROM {s}.entry_seq s) - $1 ORDER BY j.seq DESC $f$;
+-- The last n that were enqueued, newest first.  Numbers are used up by what is rolled back too: it looks further and further
+-- back until it has n of them.
+CREATE FUNCTION {s}.recent(n int DEFAULT 100) RETURNS SETOF {s}.job LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off AS $f$
+DECLARE
+    v_hi int8 := (SELECT s.last_value FROM {s}.entry_seq s);
+    v_lo int8;
+    v_width int8 := $1;
+    v_left int8 := $1;
+    v_n int8;
+BEGIN
+    WHILE v_left > 0 AND v_hi > 0 LOOP
+        v_lo := greatest(v_hi - v_width, 0);
+        RETURN QUERY SELECT j.* FROM {s}.job j WHERE j.seq > v_lo AND j.seq <= v_hi ORDER BY j.seq DESC LIMIT v_left;
+        GET DIAGNOSTICS v_n = ROW_COUNT;
+        v_left := v_left - v_n;
+        v_hi := v_lo;
+        v_width := v_width * 4;
+    END LOOP;
+END $f$;
 
 -- Every queue that has or had jobs or is paused.  A queue whose parent is paused is not itself paused, but rests too.
 CREATE VIEW {s}.queue AS

@@ -19,6 +19,7 @@ DECLARE
     t record;
     f record;
 BEGIN
+    PERFORM pg_catalog.set_config('search_path', 'pg_catalog', true); -- whoever runs this may be anybody's superuser
     FOREACH r IN ARRAY ARRAY['{s_plain}_enqueue', '{s_plain}_worker', '{s_plain}_read'] LOOP
         IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = r) THEN
             BEGIN
