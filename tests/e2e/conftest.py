@@ -2,7 +2,8 @@
 """Fixtures: `stint` is the built program in a directory of its own; see kit.py.
 
 STINT_TEST_STORE=postgres runs the tests whose subject is the program and not the SQLite file on PostgreSQL, and those of
-PostgreSQL itself: each has a schema of its own on a server that is thrown away (pgkit.py).  Which are left out, and why, is below.
+PostgreSQL itself: each has a schema of its own on a server that is thrown away (pgkit.py).  STINT_TEST_STORE=redis does the same with
+Redis (rediskit.py): each test has an empty server.  Which are left out, and why, is below.
 """
 
 import itertools
@@ -17,11 +18,12 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import pgkit  # noqa: E402
-from kit import ROOT, Stint  # noqa: E402
+import rediskit  # noqa: E402
+from kit import ROOT, Stint, long_first  # noqa: E402
 
 STORE = os.environ.get("STINT_TEST_STORE", "sqlite")
-POSTGRES_OWN = "test_postgres"  # how the names of their files begin
-ON_BOTH = ("test_dev", "test_endurance", "test_enqueue", "test_explain", "test_oneshot", "test_recovery", "test_shapes",
+OWN = {"postgres": "test_postgres", "redis": "test_redis"}  # how the names of their files begin
+ON_ALL = ("test_dev", "test_endurance", "test_enqueue", "test_explain", "test_oneshot", "test_recovery", "test_shapes", "test_signal",
            "test_steering", "test_upkeep")
 # The others: bad_input, doctor, full_disk, install: about files.  resident: about children.  exactly_once: many jobs; test_postgres
 # has fewer and more workers.
@@ -48,6 +50,23 @@ SQLITE_ONLY = {
     "test_programs_in_different_directories_meet_in_the_store_of_one_file": NAMED,
     "test_the_examples_are_short_enough_to_read_in_a_minute": "it uses no store",
 }
+# What asynq's layout has no place for: the store refuses it in words, which test_redis sees, or does it in asynq's way.
+PRIORITY = "lacks PRIORITY: no numbers within a queue"
+TYPE_FILTER = "lacks TYPE_FILTER: a job whose type nobody here handles is put off for 30 s, as asynq does, and does not stay pending"
+NOT_ON_REDIS = {
+    "test_a_batch_takes_every_field_and_the_flags_are_defaults": PRIORITY,
+    "test_a_key_held_forever_outlives_its_job": "lacks UNIQUE_FOREVER",
+    "test_a_list_of_queues_is_strict_and_the_first_wins": PRIORITY,
+    "test_a_type_nobody_handles_stays_where_it_is": TYPE_FILTER,
+    "test_counts_use_the_states_people_see": TYPE_FILTER,
+    "test_dead_discard_removes_one_a_filter_or_all": TYPE_FILTER,
+    "test_explain_no_worker_for_the_type": TYPE_FILTER,
+    "test_higher_priority_runs_first_and_equals_in_the_order_they_were_due": PRIORITY,
+    "test_nothing_a_lone_worker_prefetched_is_stranded_when_it_was_paused": PRIORITY,
+    "test_replay_of_a_succeeded_job_is_a_new_job": PRIORITY,
+    "test_without_a_key_the_same_work_is_the_same_key": "the key of a job that is given none is asynq's: of the payload's bytes",
+}
+NOT_REDIS_MODULES = ("test_signal",)  # wake-ups of stores that have none of their own through Redis
 
 
 def pytest_configure(config):
@@ -55,10 +74,19 @@ def pytest_configure(config):
 
 
 def is_chosen(item):
-    own = item.module.__name__.startswith(POSTGRES_OWN)
-    if STORE != "postgres":
-        return not own
-    return own or (item.module.__name__ in ON_BOTH and item.originalname not in SQLITE_ONLY)
+    module, name = item.module.__name__, item.originalname
+    whose = next((store for store, prefix in OWN.items() if module.startswith(prefix)), None)
+    if whose or STORE == "sqlite":
+        return whose == STORE or (whose is None and STORE == "sqlite")
+    if STORE == "redis" and (name in NOT_ON_REDIS or module in NOT_REDIS_MODULES):
+        return False
+    return module in ON_ALL and name not in SQLITE_ONLY
+
+
+def pytest_terminal_summary(terminalreporter):
+    if STORE == "redis":
+        for name, why in sorted(NOT_ON_REDIS.items()):
+            terminalreporter.write_line(f"left out on Redis: {name}: {why}")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -66,22 +94,6 @@ def pytest_collection_modifyitems(config, items):
     if left_out:
         config.hook.pytest_deselected(items=left_out)
     items[:] = long_first([item for item in items if is_chosen(item)])
-
-
-def long_first(items):
-    """Side by side, the longest should not be the last one standing, nor should one process have all of them: xdist begins
-    with giving each so many in their order."""
-    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    chunk = max(len(items) // processes // 4, 2)
-    long = [item for item in items if item.get_closest_marker("long")]
-    short = [item for item in items if item not in long]
-    order = []
-    for n in range(processes):
-        mine = long[n::processes]
-        fill = max(chunk - len(mine), 0)
-        order += mine + short[:fill]
-        short = short[fill:]
-    return order + short
 
 
 @pytest.fixture(scope="session")
@@ -102,7 +114,8 @@ def probe(tmp_path_factory):
 
 @pytest.fixture
 def stint(request, tmp_path, binary, probe):
-    kit = Stint(tmp_path, binary, probe, request.getfixturevalue("pg").url() if STORE == "postgres" else None)
+    fixture = {"postgres": "pg", "redis": "redis_store"}.get(STORE)
+    kit = Stint(tmp_path, binary, probe, request.getfixturevalue(fixture).url() if fixture else None)
     yield kit
     kit.close()
 
@@ -134,6 +147,29 @@ def pg(cluster):
     db.drop()
 
 
+@pytest.fixture(scope="session")
+def redis_pen():
+    """Where Redis servers are made; when it is closed they are gone."""
+    pen = rediskit.Pen()
+    yield pen
+    pen.close()
+
+
+@pytest.fixture(scope="session")
+def redis_server(redis_pen):
+    """The server of this process's tests, one after the other: they may stop and start it."""
+    return rediskit.Server(redis_pen)
+
+
+@pytest.fixture
+def redis_store(redis_server):
+    """That server, empty."""
+    if not redis_server.running:
+        redis_server.start()
+    redis_server("FLUSHALL")
+    return redis_server
+
+
 def as_root(*command):
     """Runs a command as root, directly or by sudo.  False: it cannot be done here."""
     if os.geteuid() != 0:
@@ -146,17 +182,28 @@ def as_root(*command):
         return False
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """Mounts a small tmpfs and gives its path; remount(options) changes it."""
-    disk = tmp_path / "disk"
+def mounted(disk, user, group):
+    """Mounts a small tmpfs for that user, for as long as the fixture lives."""
     disk.mkdir()
-    options = f"size=4m,uid={os.geteuid()},gid={os.getegid()},mode=700"
+    options = f"size=4m,uid={user},gid={group},mode=700"
     if not as_root("mount", "-t", "tmpfs", "-o", options, "stint-test", disk):
         pytest.skip("a small disk needs mount: run as root or with sudo")
     yield disk
     as_root("mount", "-o", "remount,rw", disk)
     assert as_root("umount", "-l", disk)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """Mounts a small tmpfs and gives its path; remount(options) changes it."""
+    yield from mounted(tmp_path / "disk", os.geteuid(), os.getegid())
+
+
+@pytest.fixture
+def server_disk(pen):
+    """One for a PostgreSQL server.  Not below tmp_path: every pytest that starts closes that to other users, also for those
+    that run already."""
+    yield from mounted(pen.folder() / "disk", pen.who.get("user", os.geteuid()), pen.who.get("group", os.getegid()))
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ and gives up loudly at its deadline.  Every test has a directory, a store and an
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -49,6 +50,37 @@ def alive(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def once(tmp_path_factory, name, make):
+    """A folder that make(folder) has filled, once for all the processes that run tests side by side."""
+    top = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        top = top.parent  # each process has one of its own in there
+    folder = top / f"once-{name}"
+    with open(top / f"once-{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / ".made").exists():
+            folder.mkdir(exist_ok=True)
+            make(folder)
+            (folder / ".made").touch()
+    return folder
+
+
+def long_first(items):
+    """Side by side, the longest should not be the last one standing, nor should one process have all of them: xdist begins
+    with giving each so many in their order."""
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    chunk = max(len(items) // processes // 4, 2)
+    long = [item for item in items if item.get_closest_marker("long")]
+    short = [item for item in items if item not in long]
+    order = []
+    for n in range(processes):
+        mine = long[n::processes]
+        fill = max(chunk - len(mine), 0)
+        order += mine + short[:fill]
+        short = short[fill:]
+    return order + short
 
 
 class Done:

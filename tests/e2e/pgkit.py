@@ -497,7 +497,8 @@ class Link:
         cut = self.proxy.cut_for(sql)
         if cut and cut.how == "before":
             raise OSError("cut")
-        self.deaf = cut if cut and cut.how in ("after", "late") else None
+        if cut and cut.how in ("after", "late"):  # and so it stays: more may be asked before the answer comes
+            self.deaf = cut
         if cut and cut.how == "late":
             cut.arrived.wait()
         self.server.sendall(request)

@@ -207,10 +207,10 @@ def test_reading_a_store_that_is_not_there_makes_none(stint):
 
 @pytest.mark.parametrize("env, flags, says", [
     ({}, ["--store", "mysql://u:secret@localhost/x"], ["--store", "kind mysql", "sqlite:PATH"]),
-    ({"STINT_STORE": "redis://:secret@h"}, [], ["STINT_STORE", "kind redis", "sqlite:PATH"]),
+    ({"STINT_STORE": "amqp://:secret@h"}, [], ["STINT_STORE", "kind amqp", "sqlite:PATH"]),
     ({"DATABASE_URL": "mysql://u:secret@h/x"}, [],
      ["DATABASE_URL", "kind mysql", "STINT_STORE=sqlite:stint.db, or `store: sqlite:stint.db`"]),
-    ({"REDIS_URL": "rediss://:secret@h"}, [], ["REDIS_URL", "kind rediss", "STINT_STORE=sqlite:stint.db"]),
+    ({"REDIS_URL": "memcached://:secret@h"}, [], ["REDIS_URL", "kind memcached", "STINT_STORE=sqlite:stint.db"]),
 ])
 def test_a_store_of_a_kind_that_is_not_there_says_where_it_came_from(stint, env, flags, says):
     for args in (["enqueue", "t", "{}"], ["job", "list"]):

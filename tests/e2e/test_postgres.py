@@ -6,6 +6,7 @@ STINT_TEST_STORE=postgres (see conftest.py).
 """
 
 import collections
+import json
 import signal
 import subprocess
 import time
@@ -17,6 +18,7 @@ from kit import alive, until
 from pgkit import Cluster, PgBouncer, Proxy, SqlError, Where, url_of
 
 IDLE = {"poll": "60s", "lease": "60s", "renew": "20s"}  # whoever is quick with this was woken
+QUICK = 10  # seconds: far from any poll, and enough for a busy machine
 SECRET = "hush-5ecret"
 
 
@@ -32,6 +34,10 @@ def asleep(pg, n=1):
     """Waits until n workers have gone to sleep: they hold their lock."""
     until(lambda: int(pg.value("SELECT count(DISTINCT pid) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock'"))
           >= n, f"{n} worker(s) to be asleep")
+
+
+def commits(pg):
+    return int(pg.value("SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"))
 
 
 # ---- the schema ----
@@ -75,6 +81,20 @@ def test_migrate_status_up_and_down(stint, pg):
     assert stint.list_all() == []
 
 
+def test_a_table_of_somebody_else_beside_ours_is_told_and_not_taken_away(stint, pg):
+    stint("migrate", "up")
+    pg.sql("CREATE TABLE {s}.orders (id text)")
+    hit, = [f for f in stint.json("doctor", check=None)["findings"] if "orders" in f["what"]]
+    assert hit["severity"] == "warning"
+    stint.refuses("migrate", "down", "--to", "0", "--yes", code=1, says=["orders", "SET SCHEMA public"])
+    assert pg.value("SELECT count(*) FROM {s}.orders") == "0"
+    status = stint.json("migrate", "status")
+    assert status["have"] == status["want"], "nothing was taken away"
+    pg.cluster.sql(hit["remedy"])
+    stint("migrate", "down", "--to", "0", "--yes")
+    pg.cluster.sql("DROP TABLE public.orders")
+
+
 def test_what_migrate_sql_prints_makes_the_schema(stint, pg):
     text = stint("migrate", "sql").text
     assert pg.value("SELECT to_regnamespace('{s}')") is None
@@ -95,8 +115,34 @@ def test_programs_refuse_an_older_schema_and_say_the_command(stint):
     for command in (["worker", "--once"], ["worker"], ["enqueue", "t", "{}"], ["job", "list"]):
         stint.refuses(*command, code=4, says=["schema version 1", "stint migrate up"], json_code="ESTORE")
     assert stint.json("migrate", "status")["pending"] == list(range(2, stint.json("migrate", "status")["want"] + 1))
+    found = [f for f in stint("doctor", "--json", check=None).json["findings"] if "schema version 1" in f["what"]]
+    assert [(f["severity"], f["remedy"]) for f in found] == [("error", "run `stint migrate up`")]
     stint("migrate", "up")
     stint.work_off()
+
+
+def test_a_worker_role_that_would_migrate_down_is_sent_to_the_owner(stint, pg):
+    stint("migrate", "up")
+    with pg.cluster.session() as session:
+        session(f"CREATE ROLE hand_{pg.schema} LOGIN IN ROLE {pg.schema}_worker")
+    error = stint.refuses("migrate", "down", "--yes", "--store", pg.url(user=f"hand_{pg.schema}"), code=4,
+                          says="permission denied", json_code="ESTORE")
+    assert "owner" in error["remedy"] and "GRANT" not in error["remedy"]
+
+
+def test_who_may_not_connect_is_told_the_grant(stint, pg):
+    user, database = f"out_{pg.schema}", f"shut_{pg.schema}"
+    with pg.cluster.session() as session:
+        session(f"CREATE ROLE {user} LOGIN")
+        session(f"CREATE DATABASE {database}")
+        session(f"REVOKE CONNECT ON DATABASE {database} FROM PUBLIC")
+        url = pg.cluster.url(pg.schema, user=user, database=database)
+        error = stint.refuses("job", "list", "--store", url, code=4, says="permission denied", json_code="ESTORE")
+        grant = error["remedy"].partition(": ")[2]
+        assert grant == f'GRANT CONNECT ON DATABASE "{database}" TO "{user}"'
+        session(grant)
+    stint.refuses("job", "list", "--store", url, code=4, says="there is no store")
+    pg.sql(f"DROP DATABASE {database}")
 
 
 def test_a_running_worker_waits_for_a_schema_that_it_knows(stint, pg):
@@ -128,6 +174,36 @@ def test_a_worker_beside_a_newer_schema(stint, pg, compat, accepted):
     for command in (["worker", "--once"], ["worker"], ["enqueue", "t", "{}"], ["migrate", "up"]):
         done = stint(*command, check=4)
         assert f"schema version {want + 1}" in done.err.decode() and "newer stint" in done.err.decode(), done
+
+
+def test_a_database_that_lacks_a_character_holds_up_no_worker(stint, pg):
+    said = json.dumps({"ok": False, "exception_class": "E", "message": "caf\u00e9 \u65e5\u672c"}, ensure_ascii=False)
+    stint.config({"bad": stint.sh(f"echo '{said}'", retry={"max_attempts": 1}), "t": stint.sh("true")})
+    pg.cluster.sql("DROP DATABASE IF EXISTS narrow")
+    pg.cluster.sql("CREATE DATABASE narrow ENCODING 'LATIN1' TEMPLATE template0 LOCALE 'C'")
+    stint.env["STINT_STORE"] = pg.cluster.url(database="narrow")
+    ids = [stint.enqueue("bad"), stint.enqueue("t", '"\u65e5"')]
+    stint.work_off()
+    assert [stint.state(id) for id in ids] == ["failed", "succeeded"]
+    assert stint.show(ids[0])["error"]["message"].endswith("caf? ??")
+    assert stint.show(ids[1])["payload"] == "\u65e5"
+    stint.refuses("enqueue", "t", "--key", "\u65e5", code=4, says="LATIN1")
+    assert any("LATIN1" in f["what"] for f in stint.json("doctor", check=None)["findings"] if f["severity"] == "warning")
+
+
+def test_a_worker_may_have_names_that_its_database_lacks(stint, pg):
+    """No job can have them there; it is seen and woken all the same."""
+    stint.config({"t": stint.sh("true"), "\u65e5": stint.sh("true")}, worker={"poll": "60s", "queues": ["\u65e5", "default"]})
+    pg.cluster.sql("DROP DATABASE IF EXISTS narrow")
+    pg.cluster.sql("CREATE DATABASE narrow ENCODING 'LATIN1' TEMPLATE template0 LOCALE 'C'")
+    stint.env["STINT_STORE"] = pg.cluster.url(database="narrow")
+    with stint.worker() as worker:
+        until(lambda: len(stint.json("workers")["workers"]) == 1, "its row")
+        assert "?" in json.dumps(stint.json("workers")["workers"][0])
+        until(lambda: pg.value("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock'",
+                               database="narrow") != "0", "it to sleep")
+        stint.until_state(stint.enqueue("t"), "succeeded")
+        worker.stop()
 
 
 def test_two_stores_in_one_database_know_nothing_of_each_other(stint, pg):
@@ -185,14 +261,13 @@ def test_many_workers_on_one_queue_run_each_job_once(stint, pg):
 def test_a_worker_has_at_most_four_connections(stint, pg):
     stint.config({"t": stint.sh("sleep 0.01")}, worker={"slots": 12, "lease": "2s", "renew": "300ms"})
     stint.batch([{"type": "t"}] * 400)
+    until(lambda: not pg.cluster.backends(), "the commands of this test to have left")
     seen = []
-    with stint.worker() as worker, pg.cluster.session() as session:
+    with stint.worker(wait=False) as worker, pg.cluster.session() as session:  # no command of ours beside it
         def busy():
             rows = session("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'stint'")
             seen.append(int(rows[0][0]))
             return session(f'SELECT count(*) FROM "{pg.schema}".ready')[0][0] == "0"
-        until(lambda: len(seen) > 1 or not busy(), "the commands of this test to have left")
-        seen.clear()
         until(busy, "all jobs to be taken")
         asleep(pg)  # with its LISTEN connection
         for _ in range(20):
@@ -219,7 +294,7 @@ def test_a_sleeping_worker_is_woken_by_an_enqueue(stint, pg):
     with stint.worker():
         for _ in range(3):
             asleep(pg)
-            assert picked_up(stint, lambda: stint.enqueue("t")) < 2
+            assert picked_up(stint, lambda: stint.enqueue("t")) < QUICK
 
 
 def test_a_sleeping_worker_is_woken_by_an_enqueue_in_sql(stint, pg):
@@ -228,7 +303,7 @@ def test_a_sleeping_worker_is_woken_by_an_enqueue_in_sql(stint, pg):
     with stint.worker():
         for _ in range(3):
             asleep(pg)
-            assert picked_up(stint, lambda: pg.value("SELECT {s}.enqueue('t', '{}')")) < 2
+            assert picked_up(stint, lambda: pg.value("SELECT {s}.enqueue('t', '{}')")) < QUICK
 
 
 def test_only_workers_of_the_queue_are_woken_and_of_its_parent(stint, pg):
@@ -236,8 +311,18 @@ def test_only_workers_of_the_queue_are_woken_and_of_its_parent(stint, pg):
     stint.go()
     with stint.worker("--queues", "mail"), stint.worker("--queues", "other") as other:
         asleep(pg, 2)
-        assert picked_up(stint, lambda: stint.enqueue("t", "{}", "--queue", "mail.fast")) < 2
+        assert picked_up(stint, lambda: stint.enqueue("t", "{}", "--queue", "mail.fast")) < QUICK
         assert "job.succeeded" not in other.log
+
+
+def test_a_worker_of_very_many_queues_leaves_the_server_its_locks(stint, pg):
+    stint.config({"t": stint.probe("hold")}, worker={**IDLE, "queues": [f"q{n}" for n in range(9000)]})
+    stint.go()
+    with stint.worker() as worker:
+        asleep(pg)
+        assert int(pg.value("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")) < 64
+        assert picked_up(stint, lambda: stint.enqueue("t", "{}", "--queue", "q8999")) < QUICK
+        assert "store.listen_lost" not in worker.log
 
 
 def test_jobs_due_later_need_no_poll(stint, pg):
@@ -245,7 +330,42 @@ def test_jobs_due_later_need_no_poll(stint, pg):
     stint.go()
     with stint.worker():
         asleep(pg)
-        assert picked_up(stint, lambda: stint.enqueue("t", "{}", "--delay", "1s")) < 4
+        assert picked_up(stint, lambda: stint.enqueue("t", "{}", "--delay", "1s")) < QUICK
+
+
+SET_FORWARD = """
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t id, struct timespec *ts)
+{
+    static int (*real)(clockid_t, struct timespec *);
+    if (!real)
+        real = dlsym(RTLD_NEXT, "clock_gettime");
+    int r = real(id, ts);
+    if (id == CLOCK_REALTIME && access(getenv("SET_FORWARD"), F_OK) == 0)
+        ts->tv_sec += 7200;
+    return r;
+}
+"""
+
+
+def test_a_worker_whose_clock_is_set_forward_waits_for_a_due_time_as_before(stint, pg, tmp_path):
+    (tmp_path / "set.c").write_text(SET_FORWARD)
+    subprocess.run(["cc", "-shared", "-fPIC", "-D_GNU_SOURCE", "-o", "set.so", "set.c", "-ldl"], cwd=tmp_path, check=True)
+    stint.env.update(SET_FORWARD=str(tmp_path / "now"), LD_PRELOAD=str(tmp_path / "set.so"))
+    stint.config({"t": stint.sh("true")}, worker={"poll": "10m"})
+    stint.enqueue("t", "{}", "--delay", "1h")
+    with stint.worker():
+        asleep(pg)
+        (tmp_path / "now").touch()
+        first = stint.enqueue("t")
+        stint.until_state(first, "succeeded")
+        time.sleep(1)
+        before = commits(pg)
+        time.sleep(2)
+        assert commits(pg) - before < 100, "it asks again and again for a job that is not due"
 
 
 def test_a_cancel_reaches_a_running_job_at_once(stint):
@@ -276,9 +396,11 @@ def test_a_lost_listen_connection_is_made_again(stint, pg):
     stint.go()
     with stint.worker():
         asleep(pg)
+        old = set(pg.cluster.backends())
         pg.cluster.terminate()
+        until(lambda: not old & set(pg.cluster.backends()), "the old connections to be gone, and their locks")
         asleep(pg)
-        assert picked_up(stint, lambda: stint.enqueue("t")) < 2
+        assert picked_up(stint, lambda: stint.enqueue("t")) < QUICK
 
 
 # ---- poolers ----
@@ -317,7 +439,7 @@ def test_behind_a_pooler_a_direct_url_for_listen_gives_wake_ups(stint, pg, poole
     stint.env["STINT_STORE"] = pg.url(pooler, listen=urllib.parse.quote(pg.cluster.url(), safe=""))
     with stint.worker() as worker:
         asleep(pg)
-        assert picked_up(stint, lambda: stint.enqueue("t")) < 2
+        assert picked_up(stint, lambda: stint.enqueue("t")) < QUICK
         assert "store.no_listen" not in worker.log
         listening = pg.cluster.value("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'stint'")
         assert int(listening) <= 1 + 20, "one of its own, and the pooler's"

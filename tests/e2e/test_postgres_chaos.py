@@ -159,6 +159,70 @@ def trial(stint, pg):
     return Trial(stint, pg)
 
 
+# ---- somebody's open transaction ----
+
+
+@pytest.mark.parametrize("end, state", [("ROLLBACK", "succeeded"), ("COMMIT", "succeeded")])
+def test_an_open_cancel_of_a_running_job_holds_up_that_job_alone(trial, stint, pg, end, state):
+    gate = stint.dir / "gate"
+    stint.config({"t": stint.probe("ledger", trial.book.path), "held": stint.sh(f"while [ ! -e {gate} ]; do sleep 0.05; done")},
+                 worker=STEADY)
+    with stint.worker() as worker, pg.cluster.session() as psql:
+        held = stint.enqueue("held")
+        stint.until_state(held, "running")
+        psql("BEGIN")
+        psql(f"SELECT \"{pg.schema}\".cancel('{held}')")
+        gate.touch()  # its outcome comes while the transaction is open
+        until(lambda: "job.outcome_waits" in worker.log, lambda: f"the outcome to be held up:\n{worker.log}")
+        for _ in range(3):  # others come and go meanwhile
+            for id in [stint.enqueue("t") for _ in range(5)]:
+                stint.until_state(id, "succeeded")
+        assert stint.state(held) == "running"
+        psql(end)
+        stint.until_state(held, state)
+
+
+def test_an_open_retry_of_a_job_whose_key_is_taken_holds_up_nobody(trial, stint, pg):
+    gate = stint.dir / "gate"
+    stint.config({"t": stint.probe("ledger", trial.book.path),
+                  "k": stint.sh(f"grep -q bad && exit 65; while [ ! -e {gate} ]; do sleep 0.05; done")}, worker=STEADY)
+    with stint.worker(), pg.cluster.session() as psql:
+        bad = stint.enqueue("k", '"bad"', "--key", "one")
+        stint.until_state(bad, "failed")
+        good = stint.enqueue("k", '"good"', "--key", "one")
+        stint.until_state(good, "running")
+        psql("BEGIN")
+        assert psql(f"SELECT \"{pg.schema}\".retry('{bad}')") == [["taken"]]
+        gate.touch()
+        stint.until_state(good, "succeeded")
+        for id in [stint.enqueue("t") for _ in range(5)]:
+            stint.until_state(id, "succeeded")
+        psql("COMMIT")
+        assert pg.value(f"SELECT {{s}}.retry('{bad}')") == "retried"
+
+
+@pytest.mark.parametrize("what", ["LOCK TABLE {s}.ready", "LOCK TABLE {s}.lease", "LOCK TABLE {s}.entry, {s}.ended",
+                                  "LOCK TABLE {s}.worker, {s}.leader", "LOCK TABLE {s}.lane, {s}.tally, {s}.grp"])
+def test_a_table_is_locked_for_a_while(trial, stint, pg, what):
+    with stint.worker(), stint.worker(), Load(stint) as load:
+        trial.warm_up(load)
+        with pg.cluster.session() as psql:
+            psql("BEGIN; " + what.format(s=pg.schema))
+            time.sleep(3)
+            psql("ROLLBACK")
+        trial.goes_on(load)
+        trial.end(load)
+
+
+def test_tables_are_rewritten_meanwhile(trial, stint, pg):
+    with stint.worker(), stint.worker(), Load(stint) as load:
+        trial.warm_up(load)
+        for table in ("ready", "lease", "grp", "tally", "entry", "ended"):
+            pg.sql(f"VACUUM FULL {{s}}.{table}")
+        trial.goes_on(load)
+        trial.end(load)
+
+
 # ---- the server ----
 
 
@@ -210,6 +274,29 @@ def test_there_are_no_connections_left_for_a_while(stint, pen):
     finally:
         for hog in hogs:
             hog.close()
+        server.stop(signal.SIGQUIT)
+
+
+def test_the_disk_is_full_for_a_while(stint, pen, server_disk):
+    """Of the tables; what the server does without room for its log is what it does when it is killed."""
+    server = Cluster(pen)
+    try:
+        server.sql(f"CREATE TABLESPACE small LOCATION '{server_disk}'")
+        stint.env["STINT_STORE"] = server.url("jobs")
+        trial = Trial(stint, Db(server, "jobs"))
+        server.sql("DO $$ DECLARE t regclass; BEGIN FOREACH t IN ARRAY ARRAY['jobs.ready', 'jobs.lease', 'jobs.grp', 'jobs.tally']::regclass[]"
+                   " LOOP EXECUTE format('ALTER TABLE %s SET TABLESPACE small', t); END LOOP; END $$")
+        with stint.worker(), stint.worker(), Load(stint) as load:
+            trial.warm_up(load)
+            filler = server_disk / "filler"
+            with contextlib.suppress(OSError), open(filler, "wb", buffering=0) as f:
+                while True:
+                    f.write(bytes(4096))
+            until(lambda: load.codes[4] > 0, lambda: f"the disk to be full: {load.codes}", 60)
+            filler.unlink()
+            trial.goes_on(load)
+            trial.end(load)
+    finally:
         server.stop(signal.SIGQUIT)
 
 
@@ -334,6 +421,27 @@ def test_a_claim_or_an_outcome_is_cut_in_the_middle(trial, stint, pg, proxy, wha
     trial.check(jobs)
 
 
+def test_a_claim_is_cut_while_an_outcome_is_held_up(trial, stint, pg, proxy):
+    """The worker asks what it holds without knowing, and goes on; what it keeps the outcome of is not given back."""
+    gate = stint.dir / "gate"
+    stint.config({"t": stint.probe("ledger", trial.book.path), "held": stint.sh(f"while [ ! -e {gate} ]; do sleep 0.05; done")},
+                 worker=STEADY)
+    with stint.worker("--store", pg.url(proxy)) as worker, pg.cluster.session() as psql:
+        held = stint.enqueue("held")
+        stint.until_state(held, "running")
+        psql("BEGIN")
+        psql(f"SELECT \"{pg.schema}\".cancel('{held}')")
+        gate.touch()
+        until(lambda: "job.outcome_waits" in worker.log, lambda: f"the outcome to be held up:\n{worker.log}")
+        cut = proxy.cut_next("_claim(", "after")
+        for _ in range(3):
+            for id in [stint.enqueue("t") for _ in range(5)]:
+                stint.until_state(id, "succeeded")
+        assert cut.done and stint.state(held) == "running"
+        psql("ROLLBACK")
+        assert [a["outcome"] for a in stint.until_state(held, "succeeded")["attempts"]] == ["succeeded"]
+
+
 @pytest.mark.parametrize("how", HOW)
 def test_a_renewal_is_cut_in_the_middle(stint, pg, proxy, how):
     stint.config({"t": stint.probe("hold")}, worker={"lease": "15s", "renew": "300ms"})
@@ -411,14 +519,16 @@ def test_workers_are_killed_again_and_again(stint, pg):
 
 def test_workers_sleep_past_their_lease_and_come_back(stint, pg):
     """What they were at has been done by others; what they say of it then is refused."""
-    trial = Trial(stint, pg, SHORT, slow=stint.sh("sleep 1; echo $STINT_ATTEMPT"))
+    trial = Trial(stint, pg, SHORT, slow=stint.sh("until test -e $D/gate; do sleep 0.05; done; echo $STINT_ATTEMPT"))
     with stint.worker("--types", "t"), stint.worker("--name", "sleeper") as sleeper, Load(stint) as load:
         trial.warm_up(load)
         slow = stint.enqueue("slow")
         stint.until_state(slow, "running")
         for _ in range(2):
             sleeper.signal(signal.SIGSTOP)
+            (stint.dir / "gate").touch()  # the first time its child ends while it sleeps
             time.sleep(3.5)  # its lease is 2 s
+            until(lambda: stint.state(slow) != "running", "its lease to be over")
             sleeper.signal(signal.SIGCONT)
             trial.goes_on(load)
         assert stint.until_state(slow, "succeeded")["attempts"][0]["outcome"] == "lease_expired"
@@ -506,4 +616,5 @@ def test_a_leader_that_is_frozen_is_replaced_and_steps_down(trial, stint, pg):
             until(lambda: old.row and only_leader(stint, new), "the old one to be an ordinary worker")
             assert watch.now()[0] == later and old.log.count("leader.elected") == 1
             new.stop()  # gives it back: nobody waits for the end of a term
-        assert watch.now()[1] is None
+        epoch, leader = watch.now()
+        assert leader is None or epoch > later, "the term of one that has gone goes on"

@@ -77,7 +77,7 @@ def found(stint, severity, *words, **how):
 
 def mend(stint, where, hit, *words, **how):
     """Does what doctor said, and sees that it helped."""
-    if "$f$" in hit["remedy"]:
+    if "$f$" in hit["remedy"] or "$views$" in hit["remedy"]:
         statements = [hit["remedy"]]
     else:
         statements = hit["remedy"].split("; ")
@@ -206,9 +206,8 @@ def test_doctor_finds_who_keeps_dead_rows_and_shows_no_literal(stint, db):
         assert hit["remedy"] == f"SELECT pg_terminate_backend({pid})"
         mend(stint, db.cluster, hit, f"pid {pid} ")
         hit = found(stint, "warning", "prepared transaction", f"left-{db.schema}")
-        rollback, commit = hit["remedy"].split(", or ")
-        assert commit == f"COMMIT PREPARED 'left-{db.schema}'"
-        mend(stint, db.cluster, {**hit, "remedy": rollback}, "prepared transaction")
+        assert hit["remedy"] == f"ROLLBACK PREPARED 'left-{db.schema}' -- or COMMIT PREPARED 'left-{db.schema}'"
+        mend(stint, db.cluster, hit, "prepared transaction")
     assert findings(stint) == []
 
 
@@ -298,10 +297,53 @@ def test_doctor_finds_a_missing_function_and_prints_it(stint, db, function):
     stint.work_off()
 
 
-def test_doctor_finds_a_missing_view(stint, db):
-    db.sql("DROP VIEW {s}.model_runs")
-    mend(stint, db.cluster, found(stint, "error", "the view model_runs is missing"), "missing")
-    db.sql("SELECT * FROM {s}.model_runs")
+@pytest.mark.parametrize("view", ["model_runs", "live", "dead"])
+def test_doctor_finds_a_missing_view(stint, db, view):
+    db.sql(f"DROP VIEW {{s}}.{view}")
+    mend(stint, db.cluster, found(stint, "error", f"the view {view} is missing"), "missing")
+    db.sql(f"SELECT * FROM {{s}}.{view}")
+
+
+def pasted(stint):
+    """The remedies of what is missing, as doctor's text shows them, without its margin."""
+    taken, remedies = False, []
+    for line in stint("doctor", check=1).text.split("\n"):
+        if line.startswith("           -> ") and taken:
+            remedies.append([line[14:]])
+        elif line.startswith("              ") and taken:
+            remedies[-1].append(line[14:])
+        else:
+            taken = line.endswith("is missing")
+    return ["\n".join(lines) for lines in remedies]
+
+
+def test_what_doctor_shows_can_be_pasted(stint, db):
+    """Functions of several thousand bytes with comments in them, and views that others are made from."""
+    db.sql("DROP VIEW {s}._job CASCADE")
+    db.sql("DROP FUNCTION {s}._claim CASCADE")
+    for remedy in sorted(pasted(stint), key=lambda text: ("FUNCTION" in text, "$views$" not in text)):
+        db.cluster.sql(remedy)
+    assert findings(stint) == []
+    id = stint.enqueue("ok")
+    stint.work_off()
+    assert db.value(f"SELECT state FROM {{s}}.get('{id}')") == "succeeded"
+
+
+@pytest.mark.parametrize("drop, told, who, may", [
+    ("FUNCTION {s}.cancel(text)", "everybody who may use the schema may call", "read", ("has_function_privilege", "cancel(text)", "EXECUTE", "f")),
+    ("VIEW {s}.queue", "_read may not read queue", "read", ("has_table_privilege", "queue", "SELECT", "t")),
+])
+def test_doctor_finds_what_was_made_anew_without_grants(stint, db, drop, told, who, may):
+    stint("migrate", "up")
+    assert finding(stint, "ok", "our roles may do what they are for")
+    db.sql(f"DROP {drop}")
+    mend(stint, db.cluster, found(stint, "error", "is missing"), "missing")
+    hit = found(stint, "error", told)
+    assert "`stint migrate up`" in hit["remedy"]
+    stint("migrate", "up")
+    assert not finding(stint, "error", "may")
+    has, thing, verb, answer = may
+    assert db.value(f"SELECT {has}('{db.schema}_{who}', '{{s}}.{thing}', '{verb}')") == answer
 
 
 def test_doctor_finds_an_index_that_is_not_valid(stint, db):
@@ -345,6 +387,14 @@ def test_doctor_finds_a_setting_that_is_off(stint, db, setting):
     assert findings(stint) == []
 
 
+@pytest.mark.parametrize("where", ["ROLE postgres", "DATABASE postgres", "ROLE postgres IN DATABASE postgres", "ROLE ALL"])
+def test_doctor_says_where_a_setting_was_made(stint, db, where):
+    db.sql(f"ALTER {where} SET synchronous_commit = off")
+    hit = found(stint, "warning", "synchronous_commit is off:")
+    mend(stint, db.cluster, hit, "synchronous_commit is off")
+    assert findings(stint) == []
+
+
 def test_doctor_finds_autovacuum_off_for_a_table(stint, db):
     db.sql("ALTER TABLE {s}.ended_3 SET (autovacuum_enabled = off)")
     mend(stint, db.cluster, found(stint, "warning", "autovacuum is off for ended_3"), "autovacuum is off for")
@@ -383,6 +433,25 @@ def test_doctor_finds_a_pooler_without_listen(pen, stint, db):
         direct = db.cluster.url().replace("%", "%25").replace("&", "%26").replace("?", "%3F").replace("/", "%2F").replace(":", "%3A")
         for more in ({"listen": direct}, {"notify": "off"}):
             assert findings(stint, store=db.url(pooler, **more)) == []
+
+
+def test_what_others_have_put_on_the_search_path_is_not_run(pen, stint, db):
+    """An operator whose types fit better than the server's own, and one that comes before it."""
+    db.sql("""CREATE SCHEMA trap; CREATE SEQUENCE trap.hits;
+        CREATE FUNCTION trap.more(float8, numeric) RETURNS bool LANGUAGE sql AS 'SELECT nextval(''trap.hits'') < 0';
+        CREATE OPERATOR public.> (leftarg = float8, rightarg = numeric, procedure = trap.more);
+        CREATE FUNCTION trap.same(bytea, bytea) RETURNS bool LANGUAGE sql AS 'SELECT nextval(''trap.hits'') < 0';
+        CREATE OPERATOR trap.= (leftarg = bytea, rightarg = bytea, procedure = trap.same)""")
+    try:
+        with PgBouncer(pen, db.cluster) as pooler:
+            assert stint("doctor", "--json", "--store", db.url(pooler, notify="off")).json["findings"]
+        job = stint.enqueue("ok")
+        with db.cluster.session() as session:
+            session("SET search_path = trap, pg_catalog")
+            assert session(f"SELECT id FROM {db.schema}.get('{job}')") == [[job]]
+        assert db.value("SELECT is_called FROM trap.hits") == "f"
+    finally:
+        db.sql("DROP SCHEMA trap CASCADE")
 
 
 # ---- clocks and versions ----
@@ -494,3 +563,24 @@ def test_doctor_finds_held_jobs_that_nobody_would_reap(stint, db):
     stint.go()
     with stint.worker():
         stint.until_state(id, "succeeded")
+
+
+def test_doctor_finds_a_job_that_waits_and_is_held(stint, db):
+    stint.config({"hold": stint.probe("hold")})
+    id = stint.enqueue("hold")
+    with stint.worker():
+        stint.until_started(id)
+        db.sql("INSERT INTO {s}.ready SELECT lane, due, fence, attempt, slot, skips, keyed, id FROM {s}.lease")
+        mend(stint, db.cluster, found(stint, "error", "1 jobs wait, and are held at once"), "held at once")
+        stint.go()
+        assert [a["outcome"] for a in stint.until_state(id, "succeeded")["attempts"]] == ["succeeded"]
+    assert findings(stint) == []
+
+
+def test_doctor_finds_a_job_that_is_there_twice(stint, db):
+    id = stint.enqueue("ok")
+    db.sql("INSERT INTO {s}.entry SELECT lane, seq, created, due, timeout, max_attempts, 16, umode, id, key, payload, meta "
+           f"FROM {{s}}.entry WHERE id = {{s}}.id_key('{id}')")
+    mend(stint, db.cluster, found(stint, "error", "1 jobs are there twice"), "there twice")
+    stint.work_off()
+    assert stint.state(id) == "succeeded" and findings(stint) == []

@@ -280,7 +280,39 @@ def test_those_who_sleep_are_told_once_per_queue_and_transaction(db):
         listener.close()
 
 
+def test_a_database_without_an_encoding_takes_names_of_any_language(stint, pg):
+    """Its characters are bytes: half of one of ours is no blank there and no control character."""
+    pg.cluster.sql("DROP DATABASE IF EXISTS bytes")
+    pg.cluster.sql("CREATE DATABASE bytes ENCODING 'SQL_ASCII' TEMPLATE template0 LOCALE 'C'")
+    stint.env["STINT_STORE"] = pg.cluster.url(pg.schema, database="bytes")
+    stint.config({"*": stint.sh("cat")})
+    stint("migrate", "up")
+    with pg.cluster.session(database="bytes") as sql:
+        id = sql(f"SELECT {pg.schema}.enqueue('t日', '\"à\"', queue => 'qà', id => '日', key => '日')")[0][0]
+        assert id == "日" == stint.enqueue("t日", '"à"', "--queue", "qà", "--id", "日", "--key", "日")
+        other = stint.enqueue("t", json.dumps("日"))  # an escape, of which jsonb there can make nothing
+        for name in ("a b", "a\tb", "a\x7fb"):
+            with pytest.raises(SqlError, match="blank|control"):
+                sql(f"SELECT {pg.schema}.enqueue(E'{name}')")
+        stint.work_off()
+        assert [stint.show(i)["result"] for i in (id, other)] == ["à", "日"]
+        for view in ("job", "live", "dead", "queue", "task_runs", "tasks", "workers", "model_runs"):
+            sql(f"SELECT * FROM {pg.schema}.{view}")
+        assert len(sql(f"SELECT parameters FROM {pg.schema}.model_runs")) == 2
+
+
 # ---- steering ----
+
+
+def test_a_call_that_is_cut_short_leaves_no_lock_behind(db):
+    """Whoever wants to sleep would wait for it as long as the session lives."""
+    with db.cluster.session() as sql:
+        sql("SET statement_timeout = 60")
+        for _ in range(100):
+            with pytest.raises(SqlError, match="timeout"):
+                sql(f"SELECT {db.schema}._wake(ARRAY(SELECT 'q' || n FROM generate_series(1, 50000) n))")
+        sql("SET statement_timeout = 0")
+        assert sql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()") == [["0"]]
 
 
 def test_cancel_says_what_became_of_it(stint, db):
@@ -310,6 +342,31 @@ def test_retry_says_what_became_of_it(stint, db):
     db.sql(f"SELECT {{s}}.cancel('{other}')")
     assert db.value(f"SELECT {{s}}.retry('{id}')") == "retried"
     assert (stint.show(id)["state"], stint.show(id)["attempt"]) == ("pending", 0)
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+@pytest.mark.parametrize("end", ["failed", "cancelled"])
+def test_a_retry_that_has_missed_another_one_revives_nothing(stint, db, level, end):
+    """Its snapshot is from before the job was retried, run and done."""
+    stint.config({"t": stint.sh("test -e mended || exit 65")})
+    id = db.value("SELECT {s}.enqueue('t')")
+    if end == "cancelled":
+        db.sql(f"SELECT {{s}}.cancel('{id}')")
+    stint.work_off()
+    assert stint.state(id) == end
+    (stint.dir / "mended").touch()
+    with db.cluster.session() as sql:
+        sql(f"BEGIN ISOLATION LEVEL {level}")
+        assert sql(f"SELECT state FROM {db.schema}.get('{id}')") == [[end]]
+        assert db.value(f"SELECT {{s}}.retry('{id}')") == "retried"
+        stint.work_off()
+        done = stint.show(id)
+        assert done["state"] == "succeeded"
+        with pytest.raises(SqlError, match="could not serialize"):
+            sql(f"SELECT {db.schema}.retry('{id}')")
+        sql("ROLLBACK")
+    stint.work_off()
+    assert stint.show(id) == done, "it has run once more, under a fence that was given out before"
 
 
 def test_fence_ok_holds_for_the_attempt_that_runs_and_no_other(stint, db):

@@ -195,6 +195,7 @@ def test_tstp_makes_a_worker_quiet_and_what_runs_goes_on(stint):
         quiet.stop()
 
 
+@pytest.mark.long
 def test_hup_reads_the_configuration_again(stint):
     stint.config({"old": stint.sh("echo old")}, worker=SHORT)
     with stint.worker() as worker:
@@ -206,6 +207,16 @@ def test_hup_reads_the_configuration_again(stint):
         assert stint.until_state(new, "succeeded")["result"] == "new"
         old = stint.enqueue("old")
         assert stint.until_state(old, "succeeded")["result"] == "changed"
+
+
+def test_hup_says_which_changes_need_a_restart(stint):
+    stint.config({"t": stint.sh("echo fine")}, worker=SHORT)
+    with stint.worker() as worker:
+        stint.config({"t": stint.sh("echo fine")}, worker={**SHORT, "notify": False}, store="sqlite:other.db")
+        worker.signal(signal.SIGHUP)
+        worker.said("worker.reload_partly key=store")
+        worker.said("worker.reload_partly key=worker.notify")
+        worker.said("worker.reloaded")
 
 
 def test_hup_with_a_wrong_configuration_changes_nothing_and_says_so(stint):

@@ -128,7 +128,7 @@ def test_programs_in_different_directories_meet_in_the_store_of_one_file(stint):
 
 
 def test_a_store_that_this_program_cannot_speak_to_is_named(stint):
-    for url in ("mysql://localhost/x", "redis://localhost:1"):
+    for url in ("mysql://localhost/x", "amqp://localhost:1"):
         error = stint.refuses("enqueue", "t", "{}", code=2, env={"DATABASE_URL": url})
         assert url.split(":")[0] in error["message"]
 

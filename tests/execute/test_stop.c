@@ -188,11 +188,12 @@ static void term_reaches_what_left_the_group(void **state)
 
     /* one that is still below the command, and one whose parent is gone */
     job_in(fx, &j,
+           "trap : TERM; " /* before the others are up; they do not inherit it */
            "setsid sh -c 'trap \"echo 1 > $D/got1; exit\" TERM; echo 1 > $D/up1; "
            "while :; do sleep 0.01; done' & "
            "(setsid sh -c 'trap \"echo 1 > $D/got2; exit\" TERM; echo 1 > $D/up2; "
            "while :; do sleep 0.01; done' &); "
-           "trap '' TERM; until [ -s $D/got1 -a -s $D/got2 ]; do sleep 0.01; done");
+           "until [ -s $D/got1 -a -s $D/got2 ]; do sleep 0.01; done; exit 0");
     j.cmd.grace_us = ST_HOUR;
     fx_start(fx, &j);
     fx_wait_number(fx, fx_path(fx, "up1"));

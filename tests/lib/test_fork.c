@@ -236,7 +236,8 @@ static stint_code sleep_a_little(stint_attempt *a, void *arg)
     return STINT_OK;
 }
 
-static void forks_while_threads_use_the_store_neither_hang_nor_lose(void **state)
+/* Not under AddressSanitizer: a lock of its allocator that another thread holds at the fork stays locked in the child. */
+__attribute__((unused)) static void forks_while_threads_use_the_store_neither_hang_nor_lose(void **state)
 {
     stint_worker_options opt = STINT_WORKER_OPTIONS_INIT;
     struct rush r = {0};
@@ -409,12 +410,18 @@ int main(void)
         cmocka_unit_test(a_handle_of_the_parent_is_refused_and_may_be_closed),
         cmocka_unit_test(a_child_opens_a_handle_of_its_own),
         cmocka_unit_test(what_a_child_adds_outlives_the_parents_handles),
+#ifndef __SANITIZE_ADDRESS__
         cmocka_unit_test(forks_while_threads_use_the_store_neither_hang_nor_lose),
+#endif
         cmocka_unit_test(a_worker_of_the_parent_is_not_the_childs_to_stop),
         cmocka_unit_test(a_child_may_work_with_a_worker_of_its_own),
         cmocka_unit_test(a_forked_process_does_not_return_from_a_handler),
         cmocka_unit_test(a_fork_in_a_transaction_leaves_it_to_the_parent),
     };
 
+#ifdef __SANITIZE_ADDRESS__
+    puts("left out under AddressSanitizer, whose allocator does not survive a fork among threads: "
+         "forks_while_threads_use_the_store_neither_hang_nor_lose");
+#endif
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

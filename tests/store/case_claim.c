@@ -409,7 +409,7 @@ TEST(a_claimed_job_carries_all_it_needs)
 
     j.queue = S("post.fast");
     j.meta = S("{\"a\":1}");
-    j.priority = 3;
+    j.priority = test_priority(s, 3);
     test_add(t, s, T0, j);
     job = test_claim(t, s, T0 + 2 * SEC, 10 * SEC);
     assert_string_equal(job->id, j.id.p);
@@ -419,7 +419,7 @@ TEST(a_claimed_job_carries_all_it_needs)
     assert_true(st_slice_is(job->meta, "{\"a\":1}"));
     assert_int_equal(job->fence, 1);
     assert_int_equal(job->attempt, 1);
-    assert_int_equal(job->priority, 3);
+    assert_int_equal(job->priority, test_priority(s, 3));
     assert_int_equal(job->state, ST_RUNNING);
     assert_int_equal(job->created_us, T0);
     assert_int_equal(job->due_us, T0);
@@ -565,4 +565,82 @@ TEST(what_runs_goes_on_when_its_queue_is_paused)
     OK(st_store_pause(s, T0, S("default"), true, NULL));
     OK(test_finish(s, T0, job, ST_OUT_SUCCEEDED));
     st_job_free(job);
+}
+
+/* ---- by due time ------------------------------------------------------------------------ */
+
+TEST(a_claim_may_ask_for_what_was_due_by_a_moment_only)
+{
+    struct st_store *s = test_store(t);
+    struct st_claim_req req = test_req(T0, "w1", 10);
+    struct st_job *jobs[10];
+    size_t n;
+
+    NEEDS(t, s, ST_CAP_DUE_ORDER);
+    add(t, s, "late", "q", 0, T0 - 40 * SEC);
+    add(t, s, "edge", "q", 0, T0 - 30 * SEC);
+    add(t, s, "fresh", "q", 5, T0 - 29 * SEC);
+    add(t, s, "future", "q", 0, T0 + 1 * SEC);
+    req.lease_us = 60 * SEC;
+    req.due_by_us = T0 - 30 * SEC;
+    OK(st_store_claim(s, &req, jobs, &n, NULL));
+    assert_int_equal(n, 2);
+    assert_string_equal(jobs[0]->type, "late");
+    assert_string_equal(jobs[1]->type, "edge");
+    assert_int_equal(jobs[0]->lease_us, 60 * SEC);
+    assert_int_equal(jobs[0]->lease_until_us, T0 + 60 * SEC);
+    OK(test_finish(s, T0, jobs[0], ST_OUT_SUCCEEDED));
+    st_job_free(jobs[0]);
+    st_job_free(jobs[1]);
+    order_is(t, s, T0, "fresh");
+}
+
+/* ---- several by their ids ---------------------------------------------------------------- */
+
+TEST(several_are_acquired_at_once_each_by_itself)
+{
+    struct st_store *s = test_store(t);
+    struct st_claim_req req = test_req(T0, "w1", 1);
+    struct st_new_job later = test_job(t, "later");
+    const char *a = test_enqueue(t, s, "a"), *b = test_enqueue(t, s, "b"), *c;
+    struct st_job *held = test_claim_as(t, s, T0, 10 * SEC, "w2"), *over;
+    const char *free_one = strcmp(held->id, a) == 0 ? b : a;
+    struct st_acquire items[6];
+
+    later.due_us = T0 + 5 * SEC;
+    c = test_add(t, s, T0, later);
+    over = test_claim_as(t, s, T0, 10 * SEC, "w2"); /* takes the free one, and gives it back */
+    assert_string_equal(over->id, free_one);
+    OK(test_finish(s, T0, over, ST_OUT_RELEASED));
+    items[0].id = S(held->id);
+    items[1].id = S(free_one);
+    items[2].id = S("nobody");
+    items[3].id = S(free_one);
+    items[4].id = S(c);
+    items[5].id = S(held->id);
+    req.lease_us = 60 * SEC;
+    OK(st_store_acquire_many(s, items, 6, &req, NULL));
+    assert_int_equal(items[0].why, ST_REFUSED_HELD);
+    assert_non_null(items[1].job);
+    assert_string_equal(items[1].job->id, free_one);
+    assert_int_equal(items[1].job->fence, over->fence + 1);
+    assert_int_equal(items[1].job->attempt, 1);
+    assert_int_equal(items[1].job->lease_until_us, T0 + 60 * SEC);
+    assert_int_equal(items[2].why, ST_REFUSED_UNKNOWN);
+    assert_null(items[3].job);
+    assert_int_equal(items[3].why, ST_REFUSED_HELD);
+    assert_int_equal(items[4].why, ST_REFUSED_NOT_DUE);
+    assert_int_equal(items[5].why, ST_REFUSED_HELD);
+    OK(test_finish(s, T0, items[1].job, ST_OUT_SUCCEEDED));
+    st_job_free(items[1].job);
+    items[0].id = S(held->id); /* its lease is over: stolen */
+    items[1].id = S(free_one);
+    req.now_us = T0 + 11 * SEC;
+    OK(st_store_acquire_many(s, items, 2, &req, NULL));
+    assert_int_equal(items[0].job->attempt, 2);
+    assert_int_equal(items[1].why, ST_REFUSED_ENDED);
+    assert_int_equal(test_finish(s, T0 + 11 * SEC, held, ST_OUT_SUCCEEDED), STINT_ELOST);
+    st_job_free(items[0].job);
+    st_job_free(held);
+    st_job_free(over);
 }

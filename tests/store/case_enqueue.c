@@ -15,7 +15,7 @@ TEST(an_enqueued_job_is_there_as_it_was_given)
     struct st_job_info i;
 
     j.queue = S("post.fast");
-    j.priority = 7;
+    j.priority = test_priority(s, 7);
     j.payload = S("{\"n\":1.10}");
     j.meta = S("{\"by\":\"test\"}");
     j.due_us = T0 + 5 * SEC;
@@ -28,7 +28,7 @@ TEST(an_enqueued_job_is_there_as_it_was_given)
     assert_string_equal(i.queue, "post.fast");
     assert_int_equal(i.state, ST_PENDING);
     assert_int_equal(i.shown, ST_SHOW_SCHEDULED);
-    assert_int_equal(i.priority, 7);
+    assert_int_equal(i.priority, test_priority(s, 7));
     assert_int_equal(i.attempt, 0);
     assert_int_equal(i.max_attempts, 9);
     assert_int_equal(i.timeout_us, 3 * SEC);
@@ -199,6 +199,30 @@ TEST(wrong_arguments_are_refused_before_anything_is_written)
     assert_int_equal(test_count(s, T0, "default", ST_SHOW_PENDING), -1); /* no such queue yet */
 }
 
+/* What a store cannot do it says, in its own name and with what to do instead. */
+TEST(what_a_store_cannot_do_is_refused_by_name)
+{
+    struct st_store *s = test_store(t);
+    struct st_new_job ranked = test_job(t, "mail"), forever = test_job(t, "mail");
+    struct st_enqueued out;
+    stint_error err = {0};
+
+    ranked.priority = 1;
+    forever.unique = ST_UNIQUE_FOREVER;
+    forever.key = S("k");
+    if (!(s->ops->caps & ST_CAP_PRIORITY)) {
+        assert_int_equal(st_store_enqueue(s, T0, &ranked, 1, &out, &err), STINT_EINVAL);
+        assert_non_null(strstr(err.message, s->ops->name));
+        assert_true(err.remedy[0]);
+    }
+    if (!(s->ops->caps & ST_CAP_UNIQUE_FOREVER)) {
+        assert_int_equal(st_store_enqueue(s, T0, &forever, 1, &out, &err), STINT_EINVAL);
+        assert_non_null(strstr(err.message, s->ops->name));
+        assert_true(err.remedy[0]);
+    }
+    assert_true(test_count(s, T0, "default", ST_SHOW_PENDING) <= 0);
+}
+
 /* ---- payloads --------------------------------------------------------------------------- */
 
 static void payload_survives(struct t *t, struct st_store *s, struct st_slice payload)
@@ -333,6 +357,27 @@ TEST(a_key_held_for_ever_stays_held_after_its_job_was_removed)
     assert_int_equal(pruned.n, 1);
     st_pruned_clear(&pruned);
     assert_true(is_duplicate_of(s, T0 + 36500 * ST_DAY, keyed(t, "k", ST_UNIQUE_FOREVER), a));
+}
+
+TEST(a_key_that_is_held_is_held_against_its_own_id_too)
+{
+    struct st_store *s = test_store(t);
+    struct st_prune_req req = {
+        .now_us = T0 + 100 * SEC, .keep = {.succeeded_us = SEC}, .limit = 10};
+    struct st_new_job j;
+    struct st_pruned pruned;
+    const char *a;
+
+    NEEDS(t, s, ST_CAP_UNIQUE_FOREVER);
+    j = keyed(t, "k", ST_UNIQUE_FOREVER);
+    a = test_add(t, s, T0, j);
+    run_to(t, s, T0, ST_OUT_SUCCEEDED);
+    OK(st_store_prune(s, &req, &pruned, NULL));
+    assert_int_equal(pruned.n, 1);
+    st_pruned_clear(&pruned);
+    assert_true(
+        is_duplicate_of(s, T0 + 200 * SEC, j, a)); /* it has run once, and is not kept any more */
+    assert_null(test_claim(t, s, T0 + 200 * SEC, SEC));
 }
 
 TEST(a_window_key_outlives_the_retention_of_its_job)

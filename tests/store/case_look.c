@@ -121,13 +121,14 @@ TEST(a_list_shows_states_as_people_see_them)
 TEST(a_list_is_filtered)
 {
     struct st_store *s = test_store(t);
-    struct st_new_job j = test_job(t, "mail.keyed");
+    struct st_new_job j;
     struct st_job *job;
     char hash[ST_HASH_LEN + 1];
 
     add(t, s, "mail.a", "post", T0);
     add(t, s, "mail.b", "post.fast", T0 + 1);
     add(t, s, "sms", "other", T0 + 2);
+    j = test_job(t, "mail.keyed"); /* all have come at T0: their ids tell which is newest */
     j.unique = ST_UNIQUE_ACTIVE;
     j.key = S("k1");
     j.due_us = T0 + 3;
@@ -322,7 +323,7 @@ static void walk_add(struct t *t, struct walk *w)
     struct st_enqueued out;
 
     j.queue = S(queues[dice(&w->seed, 3)]);
-    j.priority = (int)dice(&w->seed, 3);
+    j.priority = test_priority(w->s, (int)dice(&w->seed, 3));
     j.delay_us = dice(&w->seed, 3) ? 0 : (int64_t)dice(&w->seed, 30) * SEC;
     if (dice(&w->seed, 4) == 0) {
         j.unique = ST_UNIQUE_ACTIVE;

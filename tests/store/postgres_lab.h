@@ -230,27 +230,32 @@ static inline void lab_join(struct lab_racer *r)
     assert_int_equal(pthread_join(r->thread, NULL), 0);
 }
 
-/* How many sessions of this process wait for a lock; the server's own books tell. */
-static inline int64_t lab_waiting(PGconn *watch, const char *process)
+/* How many sessions of this process wait for a lock of this kind ("%" = any); the server's own books tell. */
+static inline int64_t lab_waiting(PGconn *watch, const char *process, const char *kind)
 {
     return lab_intf(watch,
                     "SELECT count(*) FROM pg_stat_activity WHERE application_name = '%s-%s' AND "
-                    "wait_event_type = 'Lock'"
+                    "wait_event_type = 'Lock' AND wait_event LIKE '%s'"
                     " AND cardinality(pg_blocking_pids(pid)) > 0",
-                    process, kit_schema);
+                    process, kit_schema, kind);
 }
 
-/* The racer has come so far that it waits. */
-static inline void lab_until_waits(const struct lab_racer *r, PGconn *watch, const char *process)
+static inline void lab_until_waits_for(const struct lab_racer *r, PGconn *watch, const char *process, const char *kind)
 {
     for (int i = 0; i < 20000; i++) {
-        if (lab_waiting(watch, process))
+        if (lab_waiting(watch, process, kind))
             return;
         if (atomic_load(&r->done))
             fail_msg("it did not wait");
         usleep(1000);
     }
     fail_msg("it neither waits nor comes back");
+}
+
+/* The racer has come so far that it waits. */
+static inline void lab_until_waits(const struct lab_racer *r, PGconn *watch, const char *process)
+{
+    lab_until_waits_for(r, watch, process, "%");
 }
 
 /* ---- stopping a call in the middle

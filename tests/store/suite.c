@@ -12,6 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "redis_kit.h"
+
 static struct test_case *cases;
 static size_t n_cases;
 
@@ -92,10 +94,24 @@ static void postgres_drop(struct t *t)
     PQfinish(c);
 }
 
+/* The server that STINT_TEST_REDIS names, emptied; scripts/redis-test sets it. */
+static void redis_fresh(struct t *t)
+{
+    snprintf(t->dir, sizeof(t->dir), "%s", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp"); /* for a backup nobody makes */
+    snprintf(t->url, sizeof(t->url), "%s", getenv("STINT_TEST_REDIS"));
+    redis_empty(t->url);
+}
+
+static void redis_drop(struct t *t)
+{
+    redis_empty(t->url);
+}
+
 /* needs: the variable of the environment without which it is left out. */
 static const struct backend backends[] = {
     {"sqlite", NULL, sqlite_fresh, sqlite_drop},
     {"postgres", "STINT_TEST_PG", postgres_fresh, postgres_drop},
+    {"redis", "STINT_TEST_REDIS", redis_fresh, redis_drop},
 };
 #define BACKENDS (sizeof(backends) / sizeof(backends[0]))
 
@@ -117,6 +133,11 @@ void test_gated(struct t *t, unsigned cap)
 
     snprintf(gated + len, sizeof(gated) - len, "  %s lacks %s: %s\n", t->backend->name,
              st_cap_name(cap), t->name);
+}
+
+int test_priority(struct st_store *s, int priority)
+{
+    return s->ops->caps & ST_CAP_PRIORITY ? priority : 0;
 }
 
 /* ---- handles ---------------------------------------------------------------------------- */

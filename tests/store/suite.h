@@ -79,6 +79,8 @@ void test_close(struct t *t, struct st_store *s); /* earlier than that */
         }                                                                                          \
     } while (0)
 void test_gated(struct t *t, unsigned cap);
+/* The priority to give where it does not matter which: none on a store without them. */
+int test_priority(struct st_store *s, int priority);
 
 /* ---- jobs ------------------------------------------------------------------------------- */
 

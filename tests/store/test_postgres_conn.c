@@ -276,7 +276,7 @@ static void a_restart_while_idle_goes_unnoticed(void **state)
     KIT_DIRECT;
     s = kit_open();
     kit_tables(s);
-    kit_exec(s, "CHECKPOINT");
+    kit_checkpoint(s);
     for (int i = 0; i < 2; i++) {
         const int64_t before = kit_count(s);
 
@@ -315,7 +315,7 @@ static void a_write_that_the_server_dies_under_is_unknown(void **state)
     KIT_DIRECT;
     s = kit_open();
     kit_tables(s);
-    kit_exec(s, "CHECKPOINT");
+    kit_checkpoint(s);
     for (int i = 0; i < 2; i++) {
         const pid_t pid = kit_server_soon(how[i]);
 
@@ -330,9 +330,13 @@ static void a_write_that_the_server_dies_under_is_unknown(void **state)
 
 static void terminate(struct st_pg *by, struct st_pg *whom)
 {
-    char sql[96];
+    char sql[320];
 
-    snprintf(sql, sizeof(sql), "SELECT pg_terminate_backend(%d, 5000)", PQbackendPID(whom->c));
+    snprintf(sql, sizeof(sql),
+             "DO $$ BEGIN PERFORM pg_terminate_backend(%d); FOR i IN 1..500 LOOP"
+             " EXIT WHEN NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = %d);"
+             " PERFORM pg_sleep(0.01), pg_stat_clear_snapshot(); END LOOP; END $$",
+             PQbackendPID(whom->c), PQbackendPID(whom->c));
     kit_exec(by, sql);
 }
 
@@ -525,6 +529,32 @@ static void a_silent_first_host_leaves_time_for_the_second(void **state)
     kit_close(s);
 }
 
+/* With no_migrate nothing but the connection is looked at. */
+static void what_the_first_host_says_is_forgotten_when_the_second_answers(void **state)
+{
+    const char *host = strstr(kit_url, "host=");
+    const struct st_store_open opt = {.timeout_ms = 4000, .no_migrate = true};
+    struct st_schema schema;
+    stint_error err = {0};
+    char url[2048];
+    struct st_pg *s;
+
+    (void)state;
+    KIT_DIRECT;
+    if (!host)
+        return;
+    kit_close(kit_open()); /* makes the schema */
+    snprintf(url, sizeof(url), "postgres://postgres@/test?host=/nowhere,%s",
+             host + strlen("host="));
+    s = kit_open_url(url, &opt);
+    if (!s)
+        fail_msg("%s", kit_err.message);
+    st_pg_conn_drop(s);
+    assert_int_equal(st_store_schema(&s->base, false, &schema, &err), STINT_OK);
+    assert_int_equal(schema.have, schema.want);
+    kit_close(s);
+}
+
 static void a_wrong_user_or_database_is_the_operators(void **state)
 {
     static const char *const names[] = {"nobody_here@/test", "postgres@/nothing_here"};
@@ -566,6 +596,7 @@ int main(void)
         KIT_TEST(wrong_urls_are_told_without_the_password),
         KIT_TEST(our_own_parameters_are_taken_out),
         KIT_TEST(a_silent_first_host_leaves_time_for_the_second),
+        KIT_TEST(what_the_first_host_says_is_forgotten_when_the_second_answers),
         KIT_TEST(a_wrong_user_or_database_is_the_operators),
     };
 

@@ -50,7 +50,6 @@ static struct st_pg_seen claim_begins(struct memory *m)
 static void claim_ends(struct memory *m, struct st_pg_seen seen, uint64_t xid, const char *snapshot,
                        int64_t first, size_t n, int64_t mark)
 {
-    seen.any_first = first != NOTHING;
     seen.first = pos(first);
     seen.n = n;
     seen.mark = pos(mark);
@@ -296,6 +295,26 @@ static void more_notes_than_there_is_room_for_hold_the_tail_longer(void **state)
     memory_close(&m);
 }
 
+/* Of very many lanes only few are at work. */
+static void a_lane_at_rest_keeps_nothing(void **state)
+{
+    struct memory m;
+
+    (void)state;
+    memory_open(&m);
+    claim(&m, 100, "90:100:90", NOTHING, WINDOW + 1, 50);
+    claim(&m, 101, "90:101:90", NOTHING, 1, 60);
+    assert_true(m.lane.notes && m.lane.exceptions);
+    claim(&m, 102, "102:102:", NOTHING, 0, 0);
+    assert_int_equal(tail(&m), 60);
+    assert_null(m.lane.notes);
+    assert_null(m.lane.exceptions);
+    claim(&m, 103, "103:103:", NOTHING, 1, 70);
+    claim(&m, 104, "104:104:", NOTHING, 0, 0);
+    assert_int_equal(tail(&m), 70);
+    memory_close(&m);
+}
+
 static void a_slow_sweep_looks_from_the_beginning(void **state)
 {
     struct memory m;
@@ -469,9 +488,9 @@ static void an_error_makes_it_look_from_the_beginning(void **state)
     (void)state;
     plant(c);
     assert_int_equal(take(s, 5), 0);
-    lab_exec(c, "ALTER FUNCTION _probe RENAME TO hidden");
+    lab_exec(c, "ALTER FUNCTION _claim RENAME TO hidden");
     assert_int_not_equal(st_store_claim(s, &req, &job, &n, NULL), STINT_OK);
-    lab_exec(c, "ALTER FUNCTION hidden RENAME TO _probe");
+    lab_exec(c, "ALTER FUNCTION hidden RENAME TO _claim");
     assert_int_equal(lane_of(s)->tail.key, INT64_MIN);
     assert_int_equal(take(s, 5), 1);
     lab_close(c);
@@ -843,6 +862,68 @@ static void the_tail_does_not_pass_a_real_writer_that_no_list_names(void **state
     st_store_close(s);
 }
 
+/* ---- on a server: two claims of one process -------------------------------------------------- */
+
+static struct slow {
+    struct st_store *s;
+    struct st_job *held, *got[5];
+    size_t n;
+    stint_code code;
+} slow;
+
+/* An outcome and a claim in one transaction, whose time is that of its beginning. */
+static void finish_and_claim(void *arg)
+{
+    struct slow *x = arg;
+    const struct st_claim_req req = any(5);
+    struct st_finish f = {.id = S(x->held->id),
+                          .fence = x->held->fence,
+                          .outcome = ST_OUT_SUCCEEDED,
+                          .started_ago_us = -1,
+                          .exit_code = -1};
+    bool finished;
+
+    x->code = st_store_exchange(x->s, 0, &f, 1, &req, x->got, &x->n, &finished, NULL);
+}
+
+static void a_claim_that_began_before_another_does_not_speak_for_what_came_since(void **state)
+{
+    PGconn *c = lab_connect(), *other = lab_connect(), *writer = lab_connect();
+    const struct st_claim_req one = any(1);
+    struct st_store *s = advanced();
+    char id[ST_ID_MAX + 1];
+    struct lab_racer *r;
+    size_t n;
+
+    (void)state;
+    memset(&slow, 0, sizeof(slow));
+    lab_patient(c);
+    slow.s = lab_store("a");
+    add(s);
+    usleep(1000);
+    OK(st_store_claim(slow.s, &one, &slow.held, &n, NULL));
+    assert_int_equal(n, 1);
+    lab_exec(other, "BEGIN; SELECT FROM lease FOR UPDATE");
+    r = lab_start(finish_and_claim, &slow); /* it has begun, and is held up before it looks */
+    lab_until_waits(r, c, "a");
+    lab_exec(writer, "BEGIN");
+    st_id_new(id);
+    assert_true(add_in(s, writer, id));
+    add(s);
+    usleep(1000);
+    assert_int_equal(take(s, 5), 1); /* past the one that is still to be committed */
+    lab_exec(writer, "COMMIT");
+    lab_exec(other, "ROLLBACK");
+    lab_join(r);
+    OK(slow.code);
+    assert_int_equal(slow.n, 0); /* both are later than its beginning */
+    assert_int_equal(take(s, 5), 1);
+    assert_int_equal(lab_int(c, "SELECT count(*) FROM ready"), 0);
+    st_job_free(slow.held);
+    st_store_close(slow.s);
+    st_store_close(s);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest pure[] = {
@@ -856,6 +937,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_claim_that_began_before_all_was_forgotten_moves_nothing),
         cmocka_unit_test(a_snapshot_that_cannot_be_read_makes_it_forget),
         cmocka_unit_test(more_notes_than_there_is_room_for_hold_the_tail_longer),
+        cmocka_unit_test(a_lane_at_rest_keeps_nothing),
         cmocka_unit_test(a_slow_sweep_looks_from_the_beginning),
     };
     const struct CMUnitTest real[] = {
@@ -865,6 +947,7 @@ int main(int argc, char **argv)
         LAB_TEST(an_error_makes_it_look_from_the_beginning),
         LAB_TEST(a_claim_at_another_time_leaves_no_mark),
         LAB_TEST(the_tail_does_not_pass_a_real_writer_that_no_list_names),
+        LAB_TEST(a_claim_that_began_before_another_does_not_speak_for_what_came_since),
         LAB_TEST(no_job_is_overtaken_once_its_commit_is_visible),
         LAB_TEST(a_writer_open_for_long_is_waited_for_by_nobody_and_not_forgotten),
     };

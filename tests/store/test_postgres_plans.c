@@ -97,11 +97,11 @@ static const char *fault_of(char *text, bool hot)
 }
 
 /* The first ones are hot. */
-static const char *const functions[] = {"_claim(",   "_probe(",       "_settle(", "_renew(",
+static const char *const functions[] = {"_claim(", "_settle(", "_renew(",
                                         "_expired(", "_groups_tidy(", "_held(",   "_flagged(",
                                         "_look(",    "_acquire(",     "_cancel(", "_retry("};
 #define FUNCTIONS (sizeof(functions) / sizeof(functions[0]))
-#define HOT       8
+#define HOT       7
 
 /* Which of them it ran in; FUNCTIONS = none. */
 static size_t function_of(const struct plan *p)

@@ -59,6 +59,7 @@ static void forget_jobs(void)
 static void hold_jobs(size_t n)
 {
     forget_jobs();
+    st_pg_of(us)->careful_us = st_pg_of(them)->careful_us = 0; /* nothing was in their way yet */
     for (size_t i = 0; i < n; i++)
         add();
     assert_int_equal(claim_as(us, "w1", T0, jobs, n), n);
@@ -220,6 +221,17 @@ static void claim(void *arg)
     a->code = st_store_claim(a->s, &req, a->got, &a->n, &a->err);
 }
 
+static void enqueue_keyed(void *arg)
+{
+    struct act *a = arg;
+    struct st_new_job j = {.type = S("t"), .queue = S("q"), .payload = S("{}"), .max_attempts = -1, .timeout_us = -1,
+                           .id = S(ids[a->job]), .key = S("k"), .unique = ST_UNIQUE_ACTIVE};
+    struct st_enqueued out = {0};
+
+    a->code = st_store_enqueue(a->s, T0, &j, 1, &out, &a->err);
+    a->asked = out.duplicate;
+}
+
 static void act_set(struct act *a, struct st_store *s, const char *worker, size_t job)
 {
     for (size_t i = 0; i < 4; i++)
@@ -238,7 +250,7 @@ static void stop(void (*fn)(void *arg), size_t job, enum st_outcome outcome)
     first.outcome = outcome;
     lab_gate_shut(gate);
     first_racer = lab_start(fn, &first);
-    lab_until_waits(first_racer, watch, "gated");
+    lab_until_waits_for(first_racer, watch, "gated", "advisory"); /* at the gate, and not for a moment on its way */
 }
 
 /* And on. */
@@ -278,6 +290,24 @@ static void then_do(void (*fn)(void *arg), struct st_store *s, size_t job, enum 
     lab_until_waits(r, watch, s == us ? "us" : "them");
     go_on();
     lab_join(r);
+}
+
+/* ---- enqueue
+ * -------------------------------------------------------------------------------------- */
+
+/* The first was not heard of: who brings the same job again under its id has added it, and is no duplicate of himself. */
+static void a_keyed_job_that_is_brought_again_while_it_is_added_is_the_same(void)
+{
+    forget_jobs();
+    st_id_new(ids[0]);
+    n_jobs = 1;
+    stop(enqueue_keyed, 0, 0);
+    then_do(enqueue_keyed, us, 0, 0);
+    OK(second.code);
+    assert_false(second.asked);
+    assert_int_equal(state_of(0), ST_PENDING);
+    now_do(cancel, us, 0);
+    OK(second.verdict);
 }
 
 /* ---- cancel
@@ -360,6 +390,42 @@ static void two_cancels_of_a_running_job_ask_once(void)
     OK(second.verdict);
     assert_true(second.asked);
     assert_int_equal(state_of(0), ST_RUNNING);
+}
+
+/* The first has written the end of the attempt and not been heard: the outcome is brought again. It
+ * is committed just between the repetition's two looks, for the lease and for the end: else it is
+ * called another's, and its result is thrown away. */
+static void an_outcome_that_is_committed_while_it_is_repeated_is_not_lost(void)
+{
+    struct lab_racer *r;
+
+    hold_jobs(1);
+    stop(finish, 0, ST_OUT_SUCCEEDED);
+    /* it stops where it looks for the end, with what can be seen at this moment */
+    lab_exec(watch,
+             "DO $do$ BEGIN EXECUTE replace(pg_get_functiondef('_home'::regproc), '_home', "
+             "'_home_kept'); END $do$;"
+             " CREATE OR REPLACE FUNCTION _home(key bytea) RETURNS int2 LANGUAGE plpgsql IMMUTABLE "
+             "AS $$ BEGIN"
+             " IF current_setting('application_name') LIKE 'us-%' THEN"
+             " PERFORM pg_advisory_xact_lock_shared(4712); END IF; RETURN _home_kept(key); END $$");
+    lab_exec(watch, "SELECT pg_advisory_lock(4712)");
+    act_set(&second, us, "w1", 0);
+    second.outcome = ST_OUT_SUCCEEDED;
+    st_pg_of(us)->careful_us = INT64_MAX;
+    r = lab_start(finish, &second);
+    lab_until_waits_for(r, watch, "us", "advisory");
+    go_on();
+    lab_exec(watch, "SELECT pg_advisory_unlock(4712)");
+    lab_join(r);
+    lab_exec(watch, "DO $do$ BEGIN EXECUTE replace(pg_get_functiondef('_home_kept'::regproc), "
+                    "'_home_kept', '_home'); END $do$;"
+                    " DROP FUNCTION _home_kept");
+    OK(second.code);
+    assert_int_equal(second.verdict, STINT_EAGAIN); /* to be brought once more */
+    now_do(finish, us, 0);
+    OK(second.verdict);
+    st_pg_of(us)->careful_us = 0;
 }
 
 static void two_retries_of_a_job_put_it_back_once(void)
@@ -649,6 +715,36 @@ static void a_finish_repeated_while_the_first_is_under_way_is_told_ok(void)
     assert_int_equal(second.verdict, STINT_ELOST);
 }
 
+static stint_code writes_nothing(void *arg, struct st_tx *tx, stint_error *err)
+{
+    (void)arg;
+    (void)tx;
+    (void)err;
+    return STINT_OK;
+}
+
+static void finish_in_tx(void *arg)
+{
+    struct act *a = arg;
+    struct st_finish f = fin_of(a->job, a->outcome);
+    const struct st_hold hold = {.id = f.id, .fence = f.fence};
+
+    a->code = st_store_transact(a->s, LATE, &hold, writes_nothing, NULL, &f, &a->err);
+    a->verdict = f.verdict;
+    a->state = f.state;
+}
+
+/* A renewal that comes in between is no reason to take back what a handler has written. */
+static void an_outcome_with_writes_of_its_own_waits_for_a_renewal(void)
+{
+    hold_jobs(1);
+    stop(renew, 0, 0);
+    then_do(finish_in_tx, us, 0, ST_OUT_SUCCEEDED);
+    OK(second.code);
+    OK(second.verdict);
+    assert_int_equal(state_of(0), ST_SUCCEEDED);
+}
+
 /* An operator's transaction that is open for an hour. */
 static void an_open_cancel_holds_up_nobody_but_its_job(void)
 {
@@ -669,10 +765,10 @@ static void an_open_cancel_holds_up_nobody_but_its_job(void)
     }
     two[0] = fin_of(1, ST_OUT_SUCCEEDED);
     two[1] = fin_of(2, ST_OUT_SUCCEEDED);
-    assert_int_equal(st_store_finish(us, T0 + 6 * SEC, two, 2, &err),
-                     STINT_EAGAIN); /* nothing has changed */
-    assert_string_equal(err.detail, "55P03");
-    assert_int_equal(state_of(1), ST_RUNNING);
+    OK(st_store_finish(us, T0 + 6 * SEC, two, 2, &err));
+    OK(two[0].verdict);
+    assert_int_equal(two[1].verdict, STINT_EAGAIN); /* nothing has changed for it */
+    assert_int_equal(state_of(1), ST_SUCCEEDED);
     assert_int_equal(state_of(2), ST_RUNNING);
     rest[0] = fin_of(0, ST_OUT_SUCCEEDED);
     rest[1] = fin_of(3, ST_OUT_FAILED);
@@ -792,6 +888,24 @@ static void what_a_claim_takes_after_we_asked_is_given_back_later(void)
     assert_int_equal(lab_int(watch, "SELECT max(attempt) FROM ready"), 0);
 }
 
+/* Nor is an operator's open transaction waited for: the others are given back at once. */
+static void what_somebody_is_at_is_given_back_later(void)
+{
+    size_t given = 9;
+
+    hold_jobs(3);
+    stop(cancel, 1, 0);
+    OK(st_store_disown(us, T0, S("w1"), NULL, 0, &given, NULL));
+    assert_int_equal(given, 2);
+    assert_int_equal(state_of(0), ST_PENDING);
+    assert_int_equal(state_of(1), ST_RUNNING);
+    assert_int_equal(state_of(2), ST_PENDING);
+    go_on();
+    OK(st_store_disown(us, T0, S("w1"), NULL, 0, &given, NULL));
+    assert_int_equal(given, 1);
+    assert_int_equal(state_of(1), ST_CANCELLED);
+}
+
 /* And without that, when its lease has ended: there is nothing to renew that would keep it. */
 static void what_nobody_knows_to_hold_is_reaped(void)
 {
@@ -883,6 +997,243 @@ static void a_waiting_job_that_somebody_is_at_is_taken_later(void)
     lab_exec(other, "ROLLBACK");
     assert_int_equal(claim_as(us, "w1", 0, jobs + 2, 1), 1);
     assert_string_equal(jobs[2]->id, ids[0]);
+}
+
+/* A run that an operator is just cancelling, announced before another. */
+static void who_acquires_several_is_held_up_by_none_that_somebody_is_at(void)
+{
+    const struct st_claim_req req = {.now_us = LATE, .worker = S("w1"), .lease_us = LEASE};
+    struct st_acquire items[3];
+    PGconn *other = lab_connect();
+
+    forget_jobs();
+    for (size_t i = 0; i < 3; i++)
+        items[i] = (struct st_acquire){.id = S(add())};
+    lab_impatient(watch);
+    lab_exec(other, "BEGIN");
+    lab_execf(other, "DELETE FROM ready WHERE id = _key('%s')", ids[0]); /* as a cancel does */
+    assert_int_equal(st_store_acquire_many(us, items, 3, &req, NULL), STINT_EAGAIN);
+    assert_null(items[0].job);
+    assert_int_equal(items[0].why, ST_REFUSED_NOT);
+    assert_non_null(items[1].job);
+    assert_non_null(items[2].job);
+    lab_exec(other, "ROLLBACK");
+    OK(st_store_acquire_many(us, items, 1, &req, NULL));
+    for (size_t i = 0; i < 3; i++)
+        jobs[i] = items[i].job;
+    assert_non_null(jobs[0]);
+}
+
+/* Whoever finds another claimer at the lane begins behind what that one is likely to take, and takes
+ * what lies before where nothing behind it is free. */
+static void who_comes_second_begins_behind_and_leaves_nothing(void)
+{
+    PGconn *other = lab_connect();
+
+    forget_jobs();
+    st_pg_of(us)->careful_us = 0;
+    for (size_t i = 0; i < 4; i++)
+        add_now(i);
+    lab_exec(other, "BEGIN");
+    lab_execf(other, "SELECT pg_advisory_xact_lock(_gate(%lld), 0)",
+              (long long)st_pg_lane_id(S("q"), S("t"), 0));
+    assert_int_equal(claim_as(us, "w1", 0, jobs, 1), 1);
+    assert_string_equal(jobs[0]->id, ids[1]);
+    lab_execf(other, "DELETE FROM ready WHERE id IN (_key('%s'), _key('%s'))", ids[2], ids[3]);
+    assert_int_equal(claim_as(us, "w1", 0, jobs + 1, 1), 1);
+    assert_string_equal(jobs[1]->id, ids[0]);
+    assert_int_equal(claim_as(us, "w1", 0, jobs + 2, 2), 0);
+    lab_exec(other, "ROLLBACK");
+    assert_int_equal(claim_as(us, "w1", 0, jobs + 2, 2), 2);
+}
+
+/* Jobs of one claim may lie in several slots of the ring, and in each of them alone. */
+static void a_claim_reads_jobs_of_every_age(void)
+{
+    static const int days[] = {0, 3, 0, 9, 400};
+    char payloads[5][16];
+
+    forget_jobs();
+    for (size_t round = 0; round < 2; round++) {
+        const size_t n = 5, each = round ? n : 1;
+
+        for (size_t i = 0; i < n; i++) {
+            struct st_new_job j = {
+                .type = S("t"), .queue = S("q"), .max_attempts = -1, .timeout_us = -1};
+            const long long ms = (st_clock_real_us() - days[i] * 24 * ST_HOUR) / 1000;
+            struct st_enqueued out;
+
+            snprintf(ids[i], sizeof(ids[i]), "%08llx-%04llx-7000-8000-%012zx", ms >> 16, ms & 0xffff,
+                     round * n + i);
+            snprintf(payloads[i], sizeof(payloads[i]), "[%zu,%zu]", round, i);
+            j.id = S(ids[i]);
+            j.payload = S(payloads[i]);
+            OK(st_store_enqueue(us, 0, &j, 1, &out, NULL));
+        }
+        for (size_t got = 0; got < n; got += each)
+            assert_int_equal(claim_as(us, "w1", 0, jobs + got, each), each);
+        for (size_t i = 0; i < n; i++) {
+            assert_string_equal(jobs[i]->id, ids[i]);
+            assert_int_equal(jobs[i]->payload.len, strlen(payloads[i]));
+            assert_memory_equal(jobs[i]->payload.p, payloads[i], strlen(payloads[i]));
+        }
+        forget_jobs();
+    }
+}
+
+/* Where an entry was put is written down with the job; it may be elsewhere by now, and another there. */
+static void a_claim_finds_entries_that_are_elsewhere(void)
+{
+    forget_jobs();
+    for (size_t i = 0; i < 4; i++) {
+        struct st_new_job j = {.type = S("t"), .queue = S("q"), .max_attempts = (int)i + 2, .timeout_us = -1};
+        struct st_enqueued out;
+
+        st_id_new(ids[i]);
+        j.id = S(ids[i]);
+        j.payload = ST_SLICE(ids[i], 36);
+        OK(st_store_enqueue(us, 0, &j, 1, &out, NULL));
+    }
+    assert_int_equal(lab_int(watch, "SELECT count(*) FROM ready r JOIN entry e ON e.ctid = r.at AND e.id = r.id"), 4);
+    lab_execf(watch, "UPDATE entry SET slot = 16 WHERE id = _key('%s')", ids[0]);
+    lab_execf(watch, "UPDATE ready r SET at = (SELECT x.at FROM ready x WHERE x.id = _key('%s')) WHERE r.id = _key('%s')", ids[3], ids[1]);
+    lab_execf(watch, "UPDATE ready SET at = DEFAULT WHERE id = _key('%s')", ids[2]);
+    assert_int_equal(claim_as(us, "w1", 0, jobs, 4), 4);
+    for (size_t i = 0; i < 4; i++) {
+        assert_string_equal(jobs[i]->id, ids[i]);
+        assert_int_equal(jobs[i]->payload.len, 36);
+        assert_memory_equal(jobs[i]->payload.p, ids[i], 36);
+        assert_int_equal(jobs[i]->policy.max_attempts, i + 2);
+    }
+}
+
+/* ---- a crowd -------------------------------------------------------------------------------------- */
+
+#define MUCH 300 /* so much that it does not begin behind others */
+
+static struct crowd {
+    struct st_store *s;
+    struct st_job *got[MUCH];
+    bool crowded;
+    size_t n;
+    stint_code code;
+} crowd;
+
+static void crowd_forget(struct crowd *c)
+{
+    for (size_t i = 0; i < MUCH; i++)
+        st_job_free(c->got[i]);
+    memset(c->got, 0, sizeof(c->got));
+}
+
+static void claim_much(void *arg)
+{
+    struct crowd *c = arg;
+    const struct st_claim_req req = {
+        .worker = S("w1"), .lease_us = ST_HOUR, .n = MUCH, .n_run = 1, .crowded = &c->crowded};
+
+    crowd_forget(c);
+    c->code = st_store_claim(c->s, &req, c->got, &c->n, NULL);
+}
+
+/* A session that is at the lane, by these numbers of its gate. */
+static PGconn *at_the_lane(int from, int to)
+{
+    PGconn *c = lab_connect();
+
+    lab_exec(c, "BEGIN");
+    for (int i = from; i <= to; i++)
+        lab_execf(c, "SELECT pg_advisory_xact_lock(_gate(%lld), %d)", (long long)st_pg_lane_id(S("q"), S("t"), 0), i);
+    return c;
+}
+
+static void leave_the_lane(PGconn *c)
+{
+    lab_exec(c, "ROLLBACK"); /* the locks are given back when it is answered; of a session that ends, some time later */
+    lab_close(c);
+}
+
+static void crowd_begin(void)
+{
+    forget_jobs();
+    st_pg_of(us)->careful_us = 0;
+    crowd.s = us;
+    add_now(0);
+}
+
+static void who_comes_into_a_crowd_is_sent_away(void)
+{
+    PGconn *others = at_the_lane(-2, 0);
+
+    crowd_begin();
+    crowd.crowded = false;
+    claim_much(&crowd);
+    assert_int_equal(crowd.code, STINT_OK);
+    assert_int_equal(crowd.n, 0);
+    assert_true(crowd.crowded);
+    assert_int_equal(claim_as(us, "w1", 0, jobs, 1), 1); /* who does not ask for that passes by */
+    add_now(1);
+    leave_the_lane(others);
+    claim_much(&crowd);
+    assert_int_equal(crowd.n, 1);
+    assert_false(crowd.crowded);
+}
+
+static void who_is_next_waits_for_its_turn(void)
+{
+    PGconn *other = at_the_lane(0, 0);
+    struct lab_racer *r;
+
+    crowd_begin();
+    add_now(1);
+    r = lab_start(claim_much, &crowd);
+    lab_until_waits_for(r, watch, "us", "advisory");
+    leave_the_lane(other);
+    lab_join(r);
+    assert_int_equal(crowd.code, STINT_OK);
+    assert_int_equal(crowd.n, 2);
+    assert_false(crowd.crowded);
+}
+
+/* Whoever comes to the rows it has taken would wait as long as it does. */
+static void who_has_taken_something_does_not_wait_with_it(void)
+{
+    const struct st_slice queues[] = {S("a"), S("q")};
+    const struct st_claim_req req = {
+        .worker = S("w1"), .lease_us = ST_HOUR, .n = MUCH, .n_run = 1, .queues = queues, .n_queues = 2, .crowded = &crowd.crowded};
+    PGconn *other = at_the_lane(0, 0);
+    size_t n = 0;
+
+    lab_patient(watch);
+    crowd_begin();
+    for (int i = 0; i < 2; i++) { /* two lanes: they are taken without a gate */
+        struct st_new_job j = {.type = S(i ? "u" : "t"), .queue = S("a"), .payload = S("{}"), .max_attempts = -1, .timeout_us = -1};
+        struct st_enqueued out;
+        char id[ST_ID_MAX + 1];
+
+        st_id_new(id);
+        j.id = S(id);
+        OK(st_store_enqueue(us, 0, &j, 1, &out, NULL));
+    }
+    usleep(1000);
+    crowd.crowded = false;
+    OK(st_store_claim(us, &req, crowd.got, &n, NULL));
+    assert_int_equal(n, 2);
+    assert_true(crowd.crowded);
+    lab_close(other);
+}
+
+static void who_has_waited_long_passes_by(void)
+{
+    PGconn *other = at_the_lane(0, 0);
+
+    lab_impatient(watch);
+    crowd_begin();
+    claim_much(&crowd);
+    assert_int_equal(crowd.code, STINT_OK);
+    assert_int_equal(crowd.n, 1);
+    assert_false(crowd.crowded);
+    leave_the_lane(other);
 }
 
 #define MANY 600
@@ -1387,6 +1738,7 @@ static int end(void **state)
                 " DELETE FROM ukey");
     lab_close(c);
     forget_jobs();
+    crowd_forget(&crowd);
     act_set(&first, NULL, NULL, 0);
     act_set(&second, NULL, NULL, 0);
     st_store_close(us);
@@ -1406,11 +1758,13 @@ static int end(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
+        RACE(a_keyed_job_that_is_brought_again_while_it_is_added_is_the_same),
         RACE(a_cancel_finds_the_job_that_is_just_being_put_back),
         RACE(a_cancel_of_a_job_that_is_just_ending_is_told_so),
         RACE(a_cancel_of_a_job_that_is_just_being_claimed_asks_its_worker),
         RACE(what_a_cancel_came_before_is_not_put_back),
         RACE(two_cancels_of_a_running_job_ask_once),
+        RACE(an_outcome_that_is_committed_while_it_is_repeated_is_not_lost),
         RACE(two_retries_of_a_job_put_it_back_once),
         RACE(an_operator_who_looked_before_the_job_ended_again_changes_nothing),
         RACE(a_job_that_is_just_being_finished_cannot_be_taken),
@@ -1425,15 +1779,25 @@ int main(int argc, char **argv)
         RACE(a_finish_and_a_reaper_do_not_wait_for_each_other),
         RACE(two_reapers_reap_each_job_once),
         RACE(a_finish_repeated_while_the_first_is_under_way_is_told_ok),
+        RACE(an_outcome_with_writes_of_its_own_waits_for_a_renewal),
         RACE(an_open_cancel_holds_up_nobody_but_its_job),
         RACE(fence_ok_is_true_until_the_callers_transaction_ends),
         RACE(fence_ok_hinders_neither_its_worker_nor_an_operator),
         RACE(fence_ok_of_a_job_that_is_just_being_taken_is_false),
         RACE(what_a_claim_takes_after_we_asked_is_given_back_later),
+        RACE(what_somebody_is_at_is_given_back_later),
         RACE(what_nobody_knows_to_hold_is_reaped),
         RACE(a_group_is_not_tidied_away_from_under_its_jobs),
         RACE(a_job_that_is_just_being_stolen_is_in_one_group),
         RACE(a_waiting_job_that_somebody_is_at_is_taken_later),
+        RACE(who_acquires_several_is_held_up_by_none_that_somebody_is_at),
+        RACE(who_comes_second_begins_behind_and_leaves_nothing),
+        RACE(a_claim_reads_jobs_of_every_age),
+        RACE(a_claim_finds_entries_that_are_elsewhere),
+        RACE(who_comes_into_a_crowd_is_sent_away),
+        RACE(who_is_next_waits_for_its_turn),
+        RACE(who_has_taken_something_does_not_wait_with_it),
+        RACE(who_has_waited_long_passes_by),
         RACE(two_who_claim_at_once_get_each_job_once),
         RACE(a_storm_leaves_each_job_in_one_place),
         RACE(everything_works_in_a_database_that_is_published),

@@ -456,6 +456,56 @@ static void no_moment_is_missed(void **state)
     assert_int_equal(seen, ST_NEWS_WORK | ST_NEWS_LOOK); /* both ways were gone */
 }
 
+/* Whoever looked for sleepers before there was one, and commits when it sleeps, tells nobody. */
+static void what_is_committed_late_is_found_by_looking_again(void **state)
+{
+    struct st_store *s = open_one(), *other = open_one();
+    struct waiter w;
+
+    (void)state;
+    add(other, "mail");
+    watch(s, "w1", "mail", false);
+    connect_to(s);
+    st_job_free(claim(s, "w1", 60 * ST_SEC));
+    for (int i = 0; i < 3; i++) {
+        sql("BEGIN");
+        sql("SELECT {s}.enqueue('t', queue => 'mail')");
+        watch(s, "w1", "mail", true);
+        start_asleep(&w, s, "mail");
+        usleep(SHORT_MS * 1000);
+        sql("COMMIT");
+        assert_int_equal(waiter_end(&w), ST_NEWS_LOOK);
+        assert_true(w.took_us < 3 * ST_SEC);
+        st_job_free(claim(s, "w1", 60 * ST_SEC));
+        watch(s, "w1", "mail", false);
+        assert_int_equal(wait_for(s, 0), 0);
+        until_sleepers("mail", 0);
+    }
+}
+
+/* An application that adds a job and keeps its transaction open keeps nobody from falling asleep. */
+static void who_adds_in_a_transaction_of_its_own_is_in_nobodys_way(void **state)
+{
+    struct st_store *s = open_one(), *other = open_one();
+    struct st_new_job j = {.type = S("t"), .queue = S("mail"), .payload = S("{}"), .max_attempts = -1, .timeout_us = -1};
+    struct st_enqueued out;
+    struct waiter w;
+
+    (void)state;
+    add(other, "mail");
+    watch(s, "w1", "mail", false);
+    connect_to(s);
+    st_job_free(claim(s, "w1", 60 * ST_SEC));
+    st_id_new(last_id);
+    j.id = S(last_id);
+    sql("BEGIN");
+    OK(st_store_enqueue_tx(other, raw, 0, &j, 1, &out, NULL));
+    watch(s, "w1", "mail", true);
+    start_asleep(&w, s, "mail");
+    sql("COMMIT");
+    assert_int_equal(waiter_end(&w), ST_NEWS_LOOK);
+}
+
 static void other_queues_from_now_on(void **state)
 {
     struct st_store *s = open_one(), *other = open_one();
@@ -703,6 +753,8 @@ int main(void)
         T(the_look_begins_where_the_claims_have_come_to),
         T(a_job_that_is_not_due_is_not_found),
         T(no_moment_is_missed),
+        T(what_is_committed_late_is_found_by_looking_again),
+        T(who_adds_in_a_transaction_of_its_own_is_in_nobodys_way),
         T(other_queues_from_now_on),
         T(a_cancel_is_heard_by_the_worker_that_holds_the_job),
         T(a_cancel_does_not_end_the_sleep),

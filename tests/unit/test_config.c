@@ -95,6 +95,7 @@ static const char whole[] = "store: sqlite:/var/lib/stint.db\n"
                             "    inherit_env: all\n"
                             "    retry: {max_attempts: 0, delays: [1s, 10s, 1m]}\n"
                             "    lease: {duration: 30s}\n"
+                            "intake: {rq: 'redis://r:6379/2', queues: [a, b], function: go, grace: 1m}\n"
                             "queues:\n"
                             "  inference:\n"
                             "    type: img.any\n"
@@ -104,6 +105,13 @@ static const char whole[] = "store: sqlite:/var/lib/stint.db\n"
 static void check_worker(const struct st_settings *s)
 {
     assert_string_equal(s->store, "sqlite:/var/lib/stint.db");
+    assert_string_equal(s->intake.rq, "redis://r:6379/2");
+    assert_string_equal(s->intake.queues[1], "b");
+    assert_null(s->intake.queues[2]);
+    assert_string_equal(s->intake.function, "go");
+    assert_int_equal(s->intake.grace_us, ST_MIN);
+    assert_true(st_settings_announced(s, LIT("a")) && st_settings_announced(s, LIT("b.sub")));
+    assert_false(st_settings_announced(s, LIT("mail")));
     assert_string_equal(s->worker_id, "w-1");
     assert_int_equal(s->slots, 4);
     assert_true(s->weighted);
@@ -265,11 +273,27 @@ static const struct bad bad_files[] = {
      "unknown key 'slotz' in worker; did you mean 'slots'?"},
     {"retension: {}\n", "1:1", "did you mean 'retention'?"},
     {"types:\n  t:\n    run: [a]\n    timout: 1s\n", "4:5", "did you mean 'timeout'?"},
-    /* what is not there yet */
-    {"intake: {}\n", "1:1", "'intake' is not in this version"},
-    {"signal: redis://x\n", "1:1", "'signal' is not in this version"},
-    {"runqy: true\n", "1:8", "not in this version"},
-    {"store: redis://x\n", "1:8", "the kind redis, which this version does not have"},
+    /* signal, intake, runqy */
+    {"signal: postgres://x\n", "1:9", "not the URL of a Redis server"},
+    {"signal: redis://x:y\n", "1:9", "bad port"},
+    {"signal: redis://x?zap=1\n", "1:9", "unknown option: zap"},
+    {"signal: redis://x?prefix=\n", "1:9", "prefix="},
+    {"store: host=db password=hush\n", "1:8", "a list of words as libpq takes it"},
+    {"store: mysql://x\n", "1:8", "the kind mysql, which this version does not have"},
+    {"store: redis:/x\n", "1:8", "the kind redis, but has no // behind that"},
+    {"intake: {}\n", "1:9", "intake has no `rq`"},
+    {"intake: yes\n", "1:9", "intake must be a map"},
+    {"intake: {rq: 'http://x'}\n", "1:14", "not the URL of a Redis server"},
+    {"intake: {rq: 'redis-cluster://x'}\n", "1:14", "do not fit a Redis Cluster"},
+    {"intake:\n  rq: redis://x\n  queues: []\n", "3:11", "queues is empty"},
+    {"intake:\n  rq: redis://x\n  queues: [a b]\n", "3:12", "has a blank"},
+    {"intake:\n  rq: redis://x\n  queues: [a, b, a]\n", "3:11", "'a' is here for the second time"},
+    {"intake:\n  rq: redis://x\n  grace: 30\n", "3:10", "grace: "},
+    {"intake:\n  rq: redis://x\n  grace: 10ms\n", "3:10", "is not between 1s"},
+    {"intake:\n  rq: redis://x\n  funktion: f\n", "3:3", "did you mean 'function'?"},
+    {"types:\n  t: {builtin: magic}\n", "2:16", "'magic' is not known"},
+    {"types:\n  t: {builtin: mock, run: [a]}\n", "2:22", "run does not go with builtin"},
+    {"runqy: perhaps\n", "1:8", "runqy"},
     {"types:\n  t: {run: [a], mode: forever}\n", "2:23", "mode: 'forever' is not known"},
     {"types:\n  t: {run: [a], processes: 2}\n", "2:17", "processes is not for this mode"},
     {"types:\n  t: {run: [a], max_in_flight: 2}\n", "2:17", "max_in_flight is not for this mode"},

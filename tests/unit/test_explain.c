@@ -238,6 +238,10 @@ static void what_keeps_the_job_itself_is_told_with_all_the_rest(void **state)
     scene_init(&s);
     s.job.due_us = NOW + ST_HOUR;
     assert_string_equal(codes(&s), "not_due");
+    s.job.error_kind = ST_KIND_NO_HANDLER; /* a worker without its type had it, and put it off */
+    s.job.error_message = "no handler for the type mail on worker w1";
+    assert_string_equal(codes(&s), "retrying");
+    assert_non_null(strstr(s.reasons[0].text, "no handler for the type mail on worker w1"));
     s.job.attempt = 1;
     s.job.error_kind = ST_KIND_EXIT;
     s.job.error_message = "exit status 1";
@@ -307,6 +311,25 @@ static void an_ended_job_says_how_it_ended_and_nothing_else(void **state)
     assert_non_null(strstr(s.reasons[0].text, "3 of 3 attempts"));
 }
 
+static void an_announced_job_says_when_it_is_claimed_without_a_message(void **state)
+{
+    char *queues[] = {"mail", NULL}, url[] = "redis://x";
+    struct scene s;
+
+    (void)state;
+    scene_init(&s);
+    s.settings.intake = (struct st_intake_conf){.rq = url, .queues = queues, .grace_us = 30 * ST_SEC};
+    assert_string_equal(codes(&s), "announced");
+    assert_non_null(strstr(s.reasons[0].text, "in 29s"));
+    s.job.due_us = NOW + ST_SEC;
+    assert_string_equal(codes(&s), "not_due,announced");
+    s.job.due_us = NOW - 30 * ST_SEC;
+    assert_string_equal(codes(&s), "soon");
+    queues[0] = "other";
+    s.job.due_us = NOW;
+    assert_string_equal(codes(&s), "soon");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -319,6 +342,7 @@ int main(void)
         cmocka_unit_test(the_note_names_as_many_types_as_fit),
         cmocka_unit_test(what_keeps_the_job_itself_is_told_with_all_the_rest),
         cmocka_unit_test(a_used_up_budget_and_a_blocked_job_are_told),
+        cmocka_unit_test(an_announced_job_says_when_it_is_claimed_without_a_message),
         cmocka_unit_test(a_held_job_names_its_worker_and_its_lease),
         cmocka_unit_test(an_ended_job_says_how_it_ended_and_nothing_else),
     };
