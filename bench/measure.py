@@ -89,7 +89,7 @@ def remove(db):
 @contextlib.contextmanager
 def session(build):
     build = Path(build).resolve()
-    programs = ("src/cli/stint", "bench/sqlite_limit", "bench/postgres_limit")
+    programs = ("src/cli/stint", "bench/sqlite_limit", "bench/postgres_limit", "bench/redis_limit")
     for program in (build / p for p in programs):
         if not program.exists():
             sys.exit(f"bench: {program} is missing; run bench/run, which builds it")

@@ -239,7 +239,7 @@ static void prepare_plain(struct limit *l)
         "x.id LIMIT $4::int4), "
         "d AS MATERIALIZED (DELETE FROM ready x WHERE x.ctid = ANY (ARRAY(SELECT s.tid FROM s)) "
         "RETURNING x.lane, x.key, x.fence + 1 AS fence, x.attempt + 1 AS attempt, x.slot, x.skips, "
-        "x.keyed, x.id), "
+        "x.keyed, x.id, x.at), "
         "g AS (INSERT INTO grp(gid, look_at, lease, policy, n, worker, ids) "
         "SELECT nextval('grp_seq'), $3 + $5::int8, $5, $6::int4, count(*), '" WORKER
         "', array_agg(d.id) FROM d "
@@ -251,8 +251,8 @@ static void prepare_plain(struct limit *l)
         "FROM g CROSS JOIN d), "
         "t AS (INSERT INTO tally(lane, waiting) SELECT $1, -count(*) FROM d HAVING count(*) > 0) "
         "SELECT d.id, d.key, d.fence, e.payload, g.gid FROM g CROSS JOIN d "
-        "LEFT JOIN LATERAL (SELECT e.payload FROM entry e WHERE e.id = d.id AND e.slot = d.slot "
-        "LIMIT 1) e ON true");
+        "LEFT JOIN LATERAL (SELECT e.payload FROM entry e WHERE e.ctid = d.at AND e.id = d.id "
+        "AND e.slot = d.slot LIMIT 1) e ON true");
     /* The lookup is lateral, with a limit, so that no planner can begin with the other side; nobody
      * else is here, so what was found is what is deleted, and the caller compares the counts. */
     prepare(
@@ -287,11 +287,11 @@ static void prepare_functions(struct limit *l)
             "SELECT id, key, fence, payload, 0::int8 FROM _claim(0, '" WORKER
             "', $1::int4, 0, ARRAY[$2::int8], ARRAY[0], "
             "ARRAY[1], ARRAY[$3::int8], ARRAY[$6::bytea], ARRAY[$4::int8], ARRAY[$5::int4], "
-            "ARRAY[$1], false)");
+            "ARRAY[$1], false, false) WHERE ord > 0");
     prepare(l, "finish_fn",
-            "SELECT count(*) FROM _settle(0, NULL, $1::bytea[], $2::int8[], $3::int2[], "
-            "$4::int8[], $5::int8[], $6::int2[], "
-            "$7::text[], $8::int4[], $8::int4[], $9::int8[], $7, $10::bytea[], $10, $7)");
+            "SELECT sum(CASE ord WHEN 0 THEN cardinality($1::bytea[]) ELSE 1 END)::int8 FROM _settle(0, "
+            "NULL, $1, $2::int8[], $3::int2[], $4::int8[], $5::int8[], NULL, NULL, NULL, NULL, NULL, "
+            "NULL, NULL, NULL, NULL, false)");
     prepare(l, "enqueue_fn",
             "SELECT _enqueue(0, ARRAY[$1::int8], ARRAY['" QUEUE "'], ARRAY['" TYPE
             "'], ARRAY[0], $2::bytea[], $3::int2[], "
@@ -392,11 +392,6 @@ static void send_finish_fn(struct limit *l, struct params *p)
     add_array(p, INT8, n, false); /* started so long ago */
     for (size_t i = 0; i < n; i++)
         item_i64(p, 0);
-    add_nulls(p, INT2, n);
-    add_nulls(p, TEXT, n);
-    add_nulls(p, INT4, n);
-    add_nulls(p, INT8, n);
-    add_nulls(p, BYTEA, n);
     send(l, "finish_fn", p);
 }
 
