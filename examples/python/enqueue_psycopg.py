@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""enqueue_psycopg.py URL ORDER - an order and the job that mails its receipt: both are there, or neither."""
+"""enqueue_psycopg.py URL ORDER - an order and the job that mails its receipt: both are there, or neither.
+
+The table `orders` is that of docs/postgres.md."""
 import json
 import sys
 
