@@ -186,9 +186,8 @@ int main(int argc, char **argv)
         a[i] = ours(&b, argv[0]);
         share[i] = a[i] / z[i];
     }
-    printf("%s jobs=%ld in_flight=%ld rounds=%d bare=%.0f ours=%.0f ratio=%.2f cpu_us=%.2f\n",
-           argv[1], b.n, b.in_flight, rounds, median(z, rounds), median(a, rounds),
-           median(share, rounds), b.cpu_us);
+    printf("%s jobs=%ld in_flight=%ld rounds=%d bare=%.0f ours=%.0f ratio=%.2f cpu_us=%.2f\n", argv[1], b.n,
+           b.in_flight, rounds, median(z, rounds), median(a, rounds), median(share, rounds), b.cpu_us);
     for (long i = 0; i < b.n; i++)
         st_job_free(b.jobs[i]);
     free(b.jobs);

@@ -53,8 +53,7 @@ int main(int argc, char **argv)
     opt.slots = 10;
     opt.queues = argv[2];
     if (stint_worker_new(argv[1], &opt, &w, &err) != STINT_OK ||
-        stint_worker_handle(w, "*", begun, NULL, NULL, &err) != STINT_OK ||
-        stint_worker_start(w, &err) != STINT_OK)
+        stint_worker_handle(w, "*", begun, NULL, NULL, &err) != STINT_OK || stint_worker_start(w, &err) != STINT_OK)
         return fail(&err);
     puts("ready");
     fflush(stdout);

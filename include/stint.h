@@ -38,17 +38,17 @@ extern "C" {
 #endif
 
 /* Codes say what the caller should do next, not which library complained. */
-#define STINT_CODES(X)                                                                             \
-    X(OK, "ok")                                                                                    \
-    X(EINVAL, "the request is wrong; do not send it again")                                        \
-    X(ENOTFOUND, "there is no such job, queue or worker")                                          \
-    X(ESTATE, "not possible in the state it is in")                                                \
-    X(EEXISTS, "the id is taken by another job, or a live job holds the unique key")               \
-    X(ELOST, "this attempt no longer owns the job")                                                \
-    X(EAGAIN, "the store is busy or away; nothing was changed")                                    \
-    X(ESTORE, "the store cannot be used as it is; nothing was changed")                            \
-    X(EUNKNOWN, "the store may or may not have made the change")                                   \
-    X(ETIMEOUT, "the time given has passed")                                                       \
+#define STINT_CODES(X)                                                                                                 \
+    X(OK, "ok")                                                                                                        \
+    X(EINVAL, "the request is wrong; do not send it again")                                                            \
+    X(ENOTFOUND, "there is no such job, queue or worker")                                                              \
+    X(ESTATE, "not possible in the state it is in")                                                                    \
+    X(EEXISTS, "the id is taken by another job, or a live job holds the unique key")                                   \
+    X(ELOST, "this attempt no longer owns the job")                                                                    \
+    X(EAGAIN, "the store is busy or away; nothing was changed")                                                        \
+    X(ESTORE, "the store cannot be used as it is; nothing was changed")                                                \
+    X(EUNKNOWN, "the store may or may not have made the change")                                                       \
+    X(ETIMEOUT, "the time given has passed")                                                                           \
     X(ENOMEM, "out of memory")
 
 typedef enum stint_code {
@@ -97,9 +97,9 @@ typedef struct stint_job {
     const char *meta;   /* a JSON object kept with the job, or NULL */
 } stint_job;
 
-#define STINT_JOB_INIT                                                                             \
-    {                                                                                              \
-        NULL, NULL, 0, NULL, NULL, 0, 0, 0, -1, -1, NULL, NULL, NULL                               \
+#define STINT_JOB_INIT                                                                                                 \
+    {                                                                                                                  \
+        NULL, NULL, 0, NULL, NULL, 0, 0, 0, -1, -1, NULL, NULL, NULL                                                   \
     }
 
 #define STINT_ID_MAX 128
@@ -111,8 +111,7 @@ typedef struct stint_enqueued {
 
 /* Adds all n jobs or none.  After STINT_EUNKNOWN repeat the call with the ids
  * that were used: out[] holds them even then. */
-STINT_API stint_code stint_enqueue(stint *st, const stint_job *jobs, size_t n, stint_enqueued *out,
-                                   stint_error *err);
+STINT_API stint_code stint_enqueue(stint *st, const stint_job *jobs, size_t n, stint_enqueued *out, stint_error *err);
 
 /* The job as JSON, the same document `stint job show --json` prints.
  * Free *json with stint_free(). */
@@ -120,8 +119,7 @@ STINT_API stint_code stint_get(stint *st, const char *id, char **json, stint_err
 
 /* Waits until the job has ended; *state becomes "succeeded", "failed" or
  * "cancelled" (a constant string).  timeout_ms < 0 waits without limit. */
-STINT_API stint_code stint_wait(stint *st, const char *id, int timeout_ms, const char **state,
-                                stint_error *err);
+STINT_API stint_code stint_wait(stint *st, const char *id, int timeout_ms, const char **state, stint_error *err);
 
 /* A waiting job is cancelled at once; a running one is asked to stop. */
 STINT_API stint_code stint_cancel(stint *st, const char *id, stint_error *err);
@@ -164,9 +162,9 @@ typedef struct stint_retry {
     size_t n_delays;          /* at most 16 */
 } stint_retry;
 
-#define STINT_RETRY_INIT                                                                           \
-    {                                                                                              \
-        sizeof(stint_retry), -1, NULL, -1, -1, 0, -1, NULL, 0                                      \
+#define STINT_RETRY_INIT                                                                                               \
+    {                                                                                                                  \
+        sizeof(stint_retry), -1, NULL, -1, -1, 0, -1, NULL, 0                                                          \
     }
 
 /* ---- events ------------------------------------------------------------------------------- */
@@ -183,21 +181,21 @@ typedef struct stint_retry {
  *     attempt_taken_by_another_worker, _already_completed, _not_found
  *                             the job is lost; the outcome is not written
  */
-#define STINT_EVENTS(X)                                                                            \
-    X(WORKER_STARTED, "worker_started")                                                            \
-    X(WORKER_ERROR, "worker_error")                                                                \
-    X(WORKER_STOPPING, "worker_stopping")                                                          \
-    X(WORKER_STOPPED, "worker_stopped")                                                            \
-    X(JOB_REAPED, "job_reaped")                                                                    \
-    X(ATTEMPT_STARTED, "attempt_started")                                                          \
-    X(ATTEMPT_COMPLETED, "attempt_completed")                                                      \
-    X(ATTEMPT_FAILED, "attempt_failed")                                                            \
-    X(ATTEMPT_CANCELLED, "attempt_cancelled")                                                      \
-    X(ATTEMPT_RELEASED, "attempt_released")                                                        \
-    X(ATTEMPT_LEASE_RENEWED, "attempt_lease_renewed")                                              \
-    X(ATTEMPT_LEASE_EXPIRED, "attempt_lease_expired")                                              \
-    X(ATTEMPT_TAKEN_BY_ANOTHER_WORKER, "attempt_taken_by_another_worker")                          \
-    X(ATTEMPT_ALREADY_COMPLETED, "attempt_already_completed")                                      \
+#define STINT_EVENTS(X)                                                                                                \
+    X(WORKER_STARTED, "worker_started")                                                                                \
+    X(WORKER_ERROR, "worker_error")                                                                                    \
+    X(WORKER_STOPPING, "worker_stopping")                                                                              \
+    X(WORKER_STOPPED, "worker_stopped")                                                                                \
+    X(JOB_REAPED, "job_reaped")                                                                                        \
+    X(ATTEMPT_STARTED, "attempt_started")                                                                              \
+    X(ATTEMPT_COMPLETED, "attempt_completed")                                                                          \
+    X(ATTEMPT_FAILED, "attempt_failed")                                                                                \
+    X(ATTEMPT_CANCELLED, "attempt_cancelled")                                                                          \
+    X(ATTEMPT_RELEASED, "attempt_released")                                                                            \
+    X(ATTEMPT_LEASE_RENEWED, "attempt_lease_renewed")                                                                  \
+    X(ATTEMPT_LEASE_EXPIRED, "attempt_lease_expired")                                                                  \
+    X(ATTEMPT_TAKEN_BY_ANOTHER_WORKER, "attempt_taken_by_another_worker")                                              \
+    X(ATTEMPT_ALREADY_COMPLETED, "attempt_already_completed")                                                          \
     X(ATTEMPT_NOT_FOUND, "attempt_not_found")
 
 typedef enum stint_event_kind {
@@ -247,10 +245,9 @@ typedef struct stint_worker_options {
     void *event_arg;
 } stint_worker_options;
 
-#define STINT_WORKER_OPTIONS_INIT                                                                  \
-    {                                                                                              \
-        sizeof(stint_worker_options), 0, NULL, NULL, NULL, 0, 0, 0, 0, 0, NULL, 0, NULL, NULL,     \
-            NULL                                                                                   \
+#define STINT_WORKER_OPTIONS_INIT                                                                                      \
+    {                                                                                                                  \
+        sizeof(stint_worker_options), 0, NULL, NULL, NULL, 0, 0, 0, 0, 0, NULL, 0, NULL, NULL, NULL                    \
     }
 
 /* What one type does differently; the job's own max_attempts and timeout stand above it. */
@@ -261,25 +258,23 @@ typedef struct stint_handler_options {
     const stint_retry *retry;   /* over the worker's; NULL = nothing */
 } stint_handler_options;
 
-#define STINT_HANDLER_OPTIONS_INIT                                                                 \
-    {                                                                                              \
-        sizeof(stint_handler_options), 0, 0, 0, NULL                                               \
+#define STINT_HANDLER_OPTIONS_INIT                                                                                     \
+    {                                                                                                                  \
+        sizeof(stint_handler_options), 0, 0, 0, NULL                                                                   \
     }
 
 /* url as for stint_open; opt may be NULL.  Nothing is opened yet. */
-STINT_API stint_code stint_worker_new(const char *url, const stint_worker_options *opt,
-                                      stint_worker **out, stint_error *err);
+STINT_API stint_code stint_worker_new(const char *url, const stint_worker_options *opt, stint_worker **out,
+                                      stint_error *err);
 
 /* Serves a type: "mail", "img.*" or "*"; the most specific pattern gets the job.  opt may be
  * NULL. */
-STINT_API stint_code stint_worker_handle(stint_worker *w, const char *pattern, stint_handler_fn fn,
-                                         void *arg, const stint_handler_options *opt,
-                                         stint_error *err);
+STINT_API stint_code stint_worker_handle(stint_worker *w, const char *pattern, stint_handler_fn fn, void *arg,
+                                         const stint_handler_options *opt, stint_error *err);
 
 /* Wraps every attempt in fn, which calls stint_next() to go on inwards, or does not.  The first one
  * added is the outermost. */
-STINT_API stint_code stint_worker_use(stint_worker *w, stint_handler_fn fn, void *arg,
-                                      stint_error *err);
+STINT_API stint_code stint_worker_use(stint_worker *w, stint_handler_fn fn, void *arg, stint_error *err);
 
 /* ---- running it --------------------------------------------------------------------------- */
 
@@ -400,8 +395,7 @@ typedef enum stint_outcome {
 STINT_API stint_code stint_attempt_complete(stint_attempt *a, const void *result, size_t len);
 /* how: STINT_RETRY or STINT_PERMANENT.  after_ms: when to try again; -1 = by the policy.  message:
  * up to 10,000 bytes. */
-STINT_API stint_code stint_attempt_fail(stint_attempt *a, stint_outcome how, int64_t after_ms,
-                                        const char *message);
+STINT_API stint_code stint_attempt_fail(stint_attempt *a, stint_outcome how, int64_t after_ms, const char *message);
 /* Not now: due again after_ms from now, the attempt not charged. */
 STINT_API stint_code stint_attempt_snooze(stint_attempt *a, int64_t after_ms);
 
@@ -440,19 +434,18 @@ typedef enum stint_mode {
 
 /* STINT_ELOST: the job is not ours any more, nothing was written.  STINT_EINVAL: this store cannot
  * do that. */
-STINT_API stint_code stint_attempt_prepare(stint_attempt *a, stint_mode mode, stint_tx_fn fn,
-                                           void *arg, stint_error *err);
+STINT_API stint_code stint_attempt_prepare(stint_attempt *a, stint_mode mode, stint_tx_fn fn, void *arg,
+                                           stint_error *err);
 
 /* fn says the outcome with stint_attempt_complete, _fail or _snooze (nothing: succeeded).
  * STINT_OK: it is committed, with all that fn has written; what the handler returns afterwards does
  * not matter.  Any other code: nothing was written and nothing is said yet; after STINT_EUNKNOWN
  * the store will tell, and the handler can only return. */
-STINT_API stint_code stint_attempt_finish_with(stint_attempt *a, stint_tx_fn fn, void *arg,
-                                               stint_error *err);
+STINT_API stint_code stint_attempt_finish_with(stint_attempt *a, stint_tx_fn fn, void *arg, stint_error *err);
 
 /* Adds jobs in that transaction: they exist if it commits. */
-STINT_API stint_code stint_tx_enqueue(stint_tx *tx, const stint_job *jobs, size_t n,
-                                      stint_enqueued *out, stint_error *err);
+STINT_API stint_code stint_tx_enqueue(stint_tx *tx, const stint_job *jobs, size_t n, stint_enqueued *out,
+                                      stint_error *err);
 
 /* ---- the log ------------------------------------------------------------------------------ */
 

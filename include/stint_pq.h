@@ -24,8 +24,8 @@ struct pg_conn;
  * error that the server has told, as after every failed statement, the transaction can only be
  * rolled back.  A job with a unique key waits for another transaction that has just taken the same
  * key. */
-STINT_API stint_code stint_pq_enqueue(stint *st, struct pg_conn *conn, const stint_job *jobs,
-                                      size_t n, stint_enqueued *out, stint_error *err);
+STINT_API stint_code stint_pq_enqueue(stint *st, struct pg_conn *conn, const stint_job *jobs, size_t n,
+                                      stint_enqueued *out, stint_error *err);
 
 /* The connection of a handler's transaction: run statements on it, but no BEGIN, COMMIT or
  * ROLLBACK.  NULL where the store is not PostgreSQL. */

@@ -24,8 +24,8 @@ struct sqlite3;
  * store of st is not SQLite.  STINT_EAGAIN: another connection is writing and db's busy timeout has
  * passed; SQLite wants such a transaction rolled back and begun again (BEGIN IMMEDIATE avoids it).
  */
-STINT_API stint_code stint_sqlite_enqueue(stint *st, struct sqlite3 *db, const stint_job *jobs,
-                                          size_t n, stint_enqueued *out, stint_error *err);
+STINT_API stint_code stint_sqlite_enqueue(stint *st, struct sqlite3 *db, const stint_job *jobs, size_t n,
+                                          stint_enqueued *out, stint_error *err);
 
 /* The connection of a handler's transaction: prepare statements on it, write, finalize them.  NULL
  * where the store is not SQLite. */

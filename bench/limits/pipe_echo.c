@@ -67,8 +67,7 @@ static char *put_digits(char *p, long n, int width)
 
 static char *request(char *p, long n)
 {
-    static const char payload[] =
-        "{\"order\": 4711, \"text\": \"hello world\", \"items\": [1, 2, 3]}";
+    static const char payload[] = "{\"order\": 4711, \"text\": \"hello world\", \"items\": [1, 2, 3]}";
 
     p = PUT(p, "{\"task_id\":\"019a0000-0000-7000-8000-");
     p = put_digits(p, n, 12);

@@ -51,8 +51,7 @@ struct limit {
     PGconn *c;
     PGconn *pin;
     const char *conninfo, *schema;
-    const char
-        *variant; /* of a drain: plain, functions; of an enqueue: values, unnest, functions */
+    const char *variant; /* of a drain: plain, functions; of an enqueue: values, unnest, functions */
     int64_t lane, gid;
     int64_t from; /* the last (key, id) that was claimed */
     unsigned char from_id[KEY_LEN];
@@ -232,52 +231,47 @@ static void prepare(struct limit *l, const char *name, const char *sql)
 
 static void prepare_plain(struct limit *l)
 {
-    prepare(
-        l, "claim",
-        "WITH s AS MATERIALIZED (SELECT x.ctid AS tid FROM ready x WHERE x.lane = $1::int8 "
-        "AND (x.key, x.id) >= ($2::int8, $7::bytea) AND x.key <= $3::int8 ORDER BY x.lane, x.key, "
-        "x.id LIMIT $4::int4), "
-        "d AS MATERIALIZED (DELETE FROM ready x WHERE x.ctid = ANY (ARRAY(SELECT s.tid FROM s)) "
-        "RETURNING x.lane, x.key, x.fence + 1 AS fence, x.attempt + 1 AS attempt, x.slot, x.skips, "
-        "x.keyed, x.id, x.at), "
-        "g AS (INSERT INTO grp(gid, look_at, lease, policy, n, worker, ids) "
-        "SELECT nextval('grp_seq'), $3 + $5::int8, $5, $6::int4, count(*), '" WORKER
-        "', array_agg(d.id) FROM d "
-        "HAVING count(*) > 0 RETURNING gid), "
-        "l AS (INSERT INTO lease(gid, lane, fence, until, due, started, attempt, slot, skips, "
-        "keyed, id) "
-        "SELECT g.gid, d.lane, d.fence, $3 + $5, d.key, NULL, d.attempt, d.slot, d.skips, d.keyed, "
-        "d.id "
-        "FROM g CROSS JOIN d), "
-        "t AS (INSERT INTO tally(lane, waiting) SELECT $1, -count(*) FROM d HAVING count(*) > 0) "
-        "SELECT d.id, d.key, d.fence, e.payload, g.gid FROM g CROSS JOIN d "
-        "LEFT JOIN LATERAL (SELECT e.payload FROM entry e WHERE e.ctid = d.at AND e.id = d.id "
-        "AND e.slot = d.slot LIMIT 1) e ON true");
+    prepare(l, "claim",
+            "WITH s AS MATERIALIZED (SELECT x.ctid AS tid FROM ready x WHERE x.lane = $1::int8 "
+            "AND (x.key, x.id) >= ($2::int8, $7::bytea) AND x.key <= $3::int8 ORDER BY x.lane, x.key, "
+            "x.id LIMIT $4::int4), "
+            "d AS MATERIALIZED (DELETE FROM ready x WHERE x.ctid = ANY (ARRAY(SELECT s.tid FROM s)) "
+            "RETURNING x.lane, x.key, x.fence + 1 AS fence, x.attempt + 1 AS attempt, x.slot, x.skips, "
+            "x.keyed, x.id, x.at), "
+            "g AS (INSERT INTO grp(gid, look_at, lease, policy, n, worker, ids) "
+            "SELECT nextval('grp_seq'), $3 + $5::int8, $5, $6::int4, count(*), '" WORKER "', array_agg(d.id) FROM d "
+            "HAVING count(*) > 0 RETURNING gid), "
+            "l AS (INSERT INTO lease(gid, lane, fence, until, due, started, attempt, slot, skips, "
+            "keyed, id) "
+            "SELECT g.gid, d.lane, d.fence, $3 + $5, d.key, NULL, d.attempt, d.slot, d.skips, d.keyed, "
+            "d.id "
+            "FROM g CROSS JOIN d), "
+            "t AS (INSERT INTO tally(lane, waiting) SELECT $1, -count(*) FROM d HAVING count(*) > 0) "
+            "SELECT d.id, d.key, d.fence, e.payload, g.gid FROM g CROSS JOIN d "
+            "LEFT JOIN LATERAL (SELECT e.payload FROM entry e WHERE e.ctid = d.at AND e.id = d.id "
+            "AND e.slot = d.slot LIMIT 1) e ON true");
     /* The lookup is lateral, with a limit, so that no planner can begin with the other side; nobody
      * else is here, so what was found is what is deleted, and the caller compares the counts. */
-    prepare(
-        l, "finish",
-        "WITH x AS MATERIALIZED (SELECT l.* FROM unnest($1::bytea[], $2::int8[]) u(id, fence) "
-        "CROSS JOIN LATERAL "
-        "(SELECT l.ctid AS tid, l.id, l.fence, l.attempt, l.slot FROM lease l WHERE l.id = u.id "
-        "AND l.fence = u.fence "
-        "LIMIT 1) l), "
-        "d AS (DELETE FROM lease l WHERE l.ctid = ANY (ARRAY(SELECT x.tid FROM x)) RETURNING 1), "
-        "e AS (INSERT INTO ended(fence, finished, started, n, policy, slot, part, outcome, state, "
-        "kind, id, worker) "
-        "SELECT x.fence, $3::int8, $3, x.attempt, $4::int4, x.slot, 0, 0, 4, 0, x.id, '" WORKER
-        "' FROM x), "
-        "g AS (DELETE FROM grp WHERE gid = $5::int8), "
-        "t AS (INSERT INTO tally(lane, waiting, succeeded) SELECT $6::int8, 0, count(*) FROM x) "
-        "SELECT count(*) FROM d");
+    prepare(l, "finish",
+            "WITH x AS MATERIALIZED (SELECT l.* FROM unnest($1::bytea[], $2::int8[]) u(id, fence) "
+            "CROSS JOIN LATERAL "
+            "(SELECT l.ctid AS tid, l.id, l.fence, l.attempt, l.slot FROM lease l WHERE l.id = u.id "
+            "AND l.fence = u.fence "
+            "LIMIT 1) l), "
+            "d AS (DELETE FROM lease l WHERE l.ctid = ANY (ARRAY(SELECT x.tid FROM x)) RETURNING 1), "
+            "e AS (INSERT INTO ended(fence, finished, started, n, policy, slot, part, outcome, state, "
+            "kind, id, worker) "
+            "SELECT x.fence, $3::int8, $3, x.attempt, $4::int4, x.slot, 0, 0, 4, 0, x.id, '" WORKER "' FROM x), "
+            "g AS (DELETE FROM grp WHERE gid = $5::int8), "
+            "t AS (INSERT INTO tally(lane, waiting, succeeded) SELECT $6::int8, 0, count(*) FROM x) "
+            "SELECT count(*) FROM d");
     prepare(l, "entries",
             "INSERT INTO entry(lane, created, due, slot, umode, id, payload) "
             "SELECT $1::int8, $2::int8, $2, $3::int2, 0, u.id, u.payload FROM unnest($4::bytea[], "
             "$5::bytea[]) u(id, payload)");
-    prepare(
-        l, "readies",
-        "INSERT INTO ready(lane, key, fence, attempt, slot, skips, keyed, id) "
-        "SELECT $1::int8, $2::int8, 0, 0, $3::int2, 0, false, u.id FROM unnest($4::bytea[]) u(id)");
+    prepare(l, "readies",
+            "INSERT INTO ready(lane, key, fence, attempt, slot, skips, keyed, id) "
+            "SELECT $1::int8, $2::int8, 0, 0, $3::int2, 0, false, u.id FROM unnest($4::bytea[]) u(id)");
     prepare(l, "count", "INSERT INTO tally(lane, waiting) VALUES ($1::int8, $2::int8)");
 }
 
@@ -351,8 +345,8 @@ static void open_store(struct limit *l)
     PQfreemem(schema);
     l->lane = query_int(l, "SELECT _lane('" QUEUE "', '" TYPE "', 0)");
     run(l, l->c,
-        "SELECT _lanes_note(ARRAY[_lane('" QUEUE "', '" TYPE "', 0)], ARRAY['" QUEUE
-        "'], ARRAY['" TYPE "'], ARRAY[0])");
+        "SELECT _lanes_note(ARRAY[_lane('" QUEUE "', '" TYPE "', 0)], ARRAY['" QUEUE "'], ARRAY['" TYPE
+        "'], ARRAY[0])");
     run(l, l->c, "INSERT INTO policy(text) VALUES ('{}') ON CONFLICT DO NOTHING");
     l->policy = (int)query_int(l, "SELECT min(id) FROM policy");
     if (strcmp(l->variant, "functions") == 0)
@@ -445,9 +439,7 @@ static size_t take_finish(struct limit *l)
     const size_t n = l->n_held;
 
     if (get64(r, 0, 0) != (int64_t)n) {
-        fprintf(
-            stderr,
-            "postgres_limit: a job was not ours any more: is a worker running on this store?\n");
+        fprintf(stderr, "postgres_limit: a job was not ours any more: is a worker running on this store?\n");
         exit(1);
     }
     PQclear(r);
@@ -471,8 +463,7 @@ static size_t take_claim(struct limit *l)
             job->payload_len = sizeof(job->payload);
         memcpy(job->payload, PQgetvalue(r, i, 3), (size_t)job->payload_len);
         l->gid = get64(r, i, 4);
-        if (job->key > l->from ||
-            (job->key == l->from && memcmp(job->id, l->from_id, KEY_LEN) > 0)) {
+        if (job->key > l->from || (job->key == l->from && memcmp(job->id, l->from_id, KEY_LEN) > 0)) {
             l->from = job->key;
             memcpy(l->from_id, job->id, KEY_LEN);
         }
@@ -557,18 +548,14 @@ static void prepare_values(struct limit *l, int64_t n)
 {
     char *sql = malloc((size_t)n * 96 + 256), *s;
 
-    s = sql +
-        sprintf(sql, "INSERT INTO entry(lane, created, due, slot, umode, id, payload) VALUES ");
+    s = sql + sprintf(sql, "INSERT INTO entry(lane, created, due, slot, umode, id, payload) VALUES ");
     for (int64_t i = 0; i < n; i++)
-        s += sprintf(s, "%s($1::int8,$2::int8,$2,$3::int2,0,$%lld::bytea,$%lld::bytea)",
-                     i ? "," : "", 4 + 2 * (long long)i, 5 + 2 * (long long)i);
+        s += sprintf(s, "%s($1::int8,$2::int8,$2,$3::int2,0,$%lld::bytea,$%lld::bytea)", i ? "," : "",
+                     4 + 2 * (long long)i, 5 + 2 * (long long)i);
     prepare(l, "entry_values", sql);
-    s = sql +
-        sprintf(sql,
-                "INSERT INTO ready(lane, key, fence, attempt, slot, skips, keyed, id) VALUES ");
+    s = sql + sprintf(sql, "INSERT INTO ready(lane, key, fence, attempt, slot, skips, keyed, id) VALUES ");
     for (int64_t i = 0; i < n; i++)
-        s += sprintf(s, "%s($1::int8,$2::int8,0,0,$3::int2,0,false,$%lld::bytea)", i ? "," : "",
-                     4 + (long long)i);
+        s += sprintf(s, "%s($1::int8,$2::int8,0,0,$3::int2,0,false,$%lld::bytea)", i ? "," : "", 4 + (long long)i);
     prepare(l, "ready_values", sql);
     free(sql);
 }
@@ -712,8 +699,7 @@ static void usage(void)
                     "plain|functions] [--two] [--pin]\n"
                     "       postgres_limit CONNINFO --enqueue N [--variant "
                     "values|unnest|functions] [--batch N] [--payload BYTES]\n"
-                    "Drains the queue `" QUEUE
-                    "` of a store that `stint migrate up` has made, or fills it.\n");
+                    "Drains the queue `" QUEUE "` of a store that `stint migrate up` has made, or fills it.\n");
     exit(2);
 }
 
@@ -753,8 +739,8 @@ static void read_options(struct limit *l, char **argv)
         usage();
     if (!l->variant)
         l->variant = l->enqueue ? "values" : "plain";
-    if (strcmp(l->variant, "functions") != 0 && strcmp(l->variant, "plain") != 0 &&
-        strcmp(l->variant, "values") != 0 && strcmp(l->variant, "unnest") != 0)
+    if (strcmp(l->variant, "functions") != 0 && strcmp(l->variant, "plain") != 0 && strcmp(l->variant, "values") != 0 &&
+        strcmp(l->variant, "unnest") != 0)
         usage();
     if (l->enqueue && strcmp(l->variant, "values") == 0 && l->batch > VALUES_MAX)
         usage();
@@ -768,9 +754,8 @@ static void report(struct limit *l, const struct marks *m, int64_t jobs, int64_t
            "\"jobs\":%lld,\"per_s\":%.1f,"
            "\"wal_bytes_per_job\":%.1f,\"server\":%d,\"fifths\":[",
            l->enqueue ? "enqueue" : "drain", l->variant, (long long)l->batch, l->two ? 2 : 1,
-           l->pinned ? "true" : "false", (long long)jobs,
-           (double)jobs * 1e6 / (double)(end - m->start), jobs ? (double)wal / (double)jobs : 0,
-           PQserverVersion(l->c));
+           l->pinned ? "true" : "false", (long long)jobs, (double)jobs * 1e6 / (double)(end - m->start),
+           jobs ? (double)wal / (double)jobs : 0, PQserverVersion(l->c));
     for (int i = 0; i < FIFTHS; i++) {
         int64_t took = m->at[i] - from;
 
@@ -794,10 +779,9 @@ int main(int argc, char **argv)
         die(&l, "held");
     open_store(&l);
     wal = query_int(&l, lsn);
-    m.total = l.enqueue
-                  ? l.enqueue
-                  : query_int(&l, "SELECT coalesce(sum(waiting), 0)::int8 FROM tally WHERE lane = "
-                                  "_lane('" QUEUE "', '" TYPE "', 0)");
+    m.total = l.enqueue ? l.enqueue
+                        : query_int(&l, "SELECT coalesce(sum(waiting), 0)::int8 FROM tally WHERE lane = "
+                                        "_lane('" QUEUE "', '" TYPE "', 0)");
     m.start = clock_us(CLOCK_MONOTONIC);
     jobs = l.enqueue ? enqueue(&l, &m) : drain(&l, &m);
     end = clock_us(CLOCK_MONOTONIC);

@@ -315,8 +315,7 @@ static size_t put_text(char *to, int field, const char *text, size_t len)
 
 static size_t message(char *to, const char *id, size_t payload_len)
 {
-    static const char tail[] = {5 << 3,  2,          8 << 3,     (char)0x88, 0x0e,
-                                12 << 3, (char)0x80, (char)0xa3, 5};
+    static const char tail[] = {5 << 3, 2, 8 << 3, (char)0x88, 0x0e, 12 << 3, (char)0x80, (char)0xa3, 5};
     char payload[128];
     size_t n;
 
@@ -417,8 +416,8 @@ int main(int argc, char **argv)
     cpu = clock_us(CLOCK_PROCESS_CPUTIME_ID);
     printf("{\"jobs\": %zu, \"seconds\": %.6f, \"per_s\": %.1f, \"batch\": %lld, \"variant\": "
            "\"%s\", \"cpu_us_per_job\": %.3f}\n",
-           l.n_done, (double)us / 1e6, us ? (double)l.n_done * 1e6 / (double)us : 0,
-           (long long)l.batch, l.variant, l.n_done ? (double)cpu / (double)l.n_done : 0);
+           l.n_done, (double)us / 1e6, us ? (double)l.n_done * 1e6 / (double)us : 0, (long long)l.batch, l.variant,
+           l.n_done ? (double)cpu / (double)l.n_done : 0);
     redisFree(l.c);
     return 0;
 }

@@ -5,8 +5,9 @@
  *     rq_limit CONNINFO REDIS_SOCKET N
  *
  * As the plainest worker would, one message after the other: LMOVE to the intermediate list and HGET of the data (one
- * pipeline), one UPDATE that wins the lease, RQ's `started` (one pipeline), one UPDATE that writes the outcome, RQ's `finished`
- * (one pipeline).  Two transactions per run, both durable as the server is set.  Nothing is executed, no file is written.
+ * pipeline), one UPDATE that wins the lease, RQ's `started` (one pipeline), one UPDATE that writes the outcome, RQ's
+ * `finished` (one pipeline).  Two transactions per run, both durable as the server is set.  Nothing is executed, no
+ * file is written.
  */
 #include <hiredis/hiredis.h>
 #include <libpq-fe.h>
@@ -35,20 +36,23 @@ static void prepare(PGconn *c, long n)
     char text[512];
 
     PQclear(sql(c, "DROP TABLE IF EXISTS model_runs"));
-    PQclear(sql(c, "CREATE TABLE model_runs(id text PRIMARY KEY, status text NOT NULL DEFAULT 'PENDING', lease_owner text,"
-                   " lease_expires_at timestamptz, started_at timestamptz, finished_at timestamptz,"
-                   " attempt_count int NOT NULL DEFAULT 0, result_ref text)"));
+    PQclear(sql(c,
+                "CREATE TABLE model_runs(id text PRIMARY KEY, status text NOT NULL DEFAULT 'PENDING', lease_owner text,"
+                " lease_expires_at timestamptz, started_at timestamptz, finished_at timestamptz,"
+                " attempt_count int NOT NULL DEFAULT 0, result_ref text)"));
     snprintf(text, sizeof(text), "INSERT INTO model_runs(id) SELECT 'r' || i FROM generate_series(0, %ld) i", n - 1);
     PQclear(sql(c, text));
-    PQclear(PQprepare(c, "acquire",
-                      "UPDATE model_runs SET status = 'RUNNING', lease_owner = 'w', lease_expires_at = now() + interval '60 s',"
-                      " started_at = coalesce(started_at, now()), attempt_count = attempt_count + 1 WHERE id = $1 AND"
-                      " (status = 'PENDING' OR (status = 'RUNNING' AND lease_expires_at < now())) RETURNING id",
-                      1, NULL));
-    PQclear(PQprepare(c, "finish",
-                      "UPDATE model_runs SET status = 'SUCCEEDED', finished_at = now(), result_ref = 'x' WHERE id = $1 AND"
-                      " lease_owner = 'w' AND status = 'RUNNING'",
-                      1, NULL));
+    PQclear(PQprepare(
+        c, "acquire",
+        "UPDATE model_runs SET status = 'RUNNING', lease_owner = 'w', lease_expires_at = now() + interval '60 s',"
+        " started_at = coalesce(started_at, now()), attempt_count = attempt_count + 1 WHERE id = $1 AND"
+        " (status = 'PENDING' OR (status = 'RUNNING' AND lease_expires_at < now())) RETURNING id",
+        1, NULL));
+    PQclear(
+        PQprepare(c, "finish",
+                  "UPDATE model_runs SET status = 'SUCCEEDED', finished_at = now(), result_ref = 'x' WHERE id = $1 AND"
+                  " lease_owner = 'w' AND status = 'RUNNING'",
+                  1, NULL));
 }
 
 static void fill(redisContext *r, long n)
@@ -82,7 +86,8 @@ static void update(PGconn *c, const char *name, const char *id)
 {
     PGresult *r = PQexecPrepared(c, name, 1, &id, NULL, NULL, 0);
 
-    if ((PQresultStatus(r) != PGRES_COMMAND_OK && PQresultStatus(r) != PGRES_TUPLES_OK) || strcmp(PQcmdTuples(r), "1") != 0)
+    if ((PQresultStatus(r) != PGRES_COMMAND_OK && PQresultStatus(r) != PGRES_TUPLES_OK) ||
+        strcmp(PQcmdTuples(r), "1") != 0)
         die(name, PQerrorMessage(c));
     PQclear(r);
 }

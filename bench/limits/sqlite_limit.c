@@ -39,11 +39,11 @@ static const char *const texts[SQ_N] = {
 enum { CLAIMED = 2 };
 enum { SHOWN_PENDING = 2, SHOWN_CLAIMED = 4, SHOWN_SUCCEEDED = 6 };
 
-#define QUEUE "bench"
-#define TYPE "bench.noop"
-#define WORKER "limit-00000000-0000-0000-0000-000000000000"
-#define LEASE_US (60 * 1000000LL)
-#define BATCH_MAX 10000
+#define QUEUE       "bench"
+#define TYPE        "bench.noop"
+#define WORKER      "limit-00000000-0000-0000-0000-000000000000"
+#define LEASE_US    (60 * 1000000LL)
+#define BATCH_MAX   10000
 #define PAYLOAD_MAX (1 << 20)
 
 /* What a worker must have of a job before it can run it: copied out of the row. */
@@ -84,8 +84,8 @@ static int64_t clock_us(clockid_t clock)
 
 static sqlite3_stmt *get(struct limit *l, int which)
 {
-    if (!l->stmt[which] && sqlite3_prepare_v3(l->db, texts[which], -1, SQLITE_PREPARE_PERSISTENT, &l->stmt[which],
-                                              NULL) != SQLITE_OK)
+    if (!l->stmt[which] &&
+        sqlite3_prepare_v3(l->db, texts[which], -1, SQLITE_PREPARE_PERSISTENT, &l->stmt[which], NULL) != SQLITE_OK)
         die(l, texts[which]);
     return l->stmt[which];
 }
@@ -365,8 +365,9 @@ static int64_t enqueue(struct limit *l)
 
 static void usage(void)
 {
-    fprintf(stderr, "usage: sqlite_limit FILE [--batch N] [--sync full|normal] [--two] [--enqueue N] [--payload BYTES]\n"
-                    "Drains the queue `" QUEUE "` of a store made by `stint bench --only batch`, or fills it.\n");
+    fprintf(stderr,
+            "usage: sqlite_limit FILE [--batch N] [--sync full|normal] [--two] [--enqueue N] [--payload BYTES]\n"
+            "Drains the queue `" QUEUE "` of a store made by `stint bench --only batch`, or fills it.\n");
     exit(2);
 }
 

@@ -12,8 +12,8 @@
 #include "base/str.h"
 
 struct st_buf {
-    char *p;     /* always NUL-terminated once something was appended; NULL before */
-    size_t len;  /* without the NUL */
+    char *p;    /* always NUL-terminated once something was appended; NULL before */
+    size_t len; /* without the NUL */
     size_t cap;
     size_t max;  /* len never grows above it */
     bool failed; /* something did not fit or no memory was left */

@@ -51,8 +51,7 @@ static stint_code bad(stint_error *err, const char *what, struct st_slice s, con
 {
     size_t n = st_utf8_cut(s.p, s.len, SHOWN);
 
-    return st_fail(err, STINT_EINVAL, "%s \"%.*s%s\" %s", what, (int)n, n ? s.p : "",
-                   n < s.len ? "..." : "", why);
+    return st_fail(err, STINT_EINVAL, "%s \"%.*s%s\" %s", what, (int)n, n ? s.p : "", n < s.len ? "..." : "", why);
 }
 
 /* --- durations --- */
@@ -133,8 +132,8 @@ stint_code st_duration_parse(struct st_slice s, int64_t *us, stint_error *err)
         if (u < next_unit)
             return bad_duration(err, s, "must have each unit once, the largest first");
         next_unit = u + 1;
-        if (__builtin_mul_overflow(n, units[u].us, &part) ||
-            __builtin_add_overflow(total, part, &total) || total > DURATION_MAX)
+        if (__builtin_mul_overflow(n, units[u].us, &part) || __builtin_add_overflow(total, part, &total) ||
+            total > DURATION_MAX)
             return bad_duration(err, s, "is longer than 36500d");
     }
     *us = total;
@@ -153,12 +152,10 @@ char *st_duration_format(int64_t us, char out[ST_DURATION_TEXT])
 
         left %= unit;
         if (n)
-            at += (size_t)snprintf(out + at, ST_DURATION_TEXT - at, "%" PRIu64 "%s", n,
-                                   units[i].name);
+            at += (size_t)snprintf(out + at, ST_DURATION_TEXT - at, "%" PRIu64 "%s", n, units[i].name);
     }
     if (left % 1000) {
-        at += (size_t)snprintf(out + at, ST_DURATION_TEXT - at, "%" PRIu64 ".%03" PRIu64,
-                               left / 1000, left % 1000);
+        at += (size_t)snprintf(out + at, ST_DURATION_TEXT - at, "%" PRIu64 ".%03" PRIu64, left / 1000, left % 1000);
         while (out[at - 1] == '0')
             at--;
         snprintf(out + at, ST_DURATION_TEXT - at, "ms");
@@ -289,11 +286,10 @@ stint_code st_time_parse(struct st_slice s, int64_t *us, stint_error *err)
     struct date d;
     int hour, minute, second;
 
-    if (!take_shape(s, &pos, "0000-00-00") || pos == s.len || !strchr("Tt ", s.p[pos]) ||
-        s.p[pos++] == '\0' || !take_shape(s, &pos, "00:00:00"))
+    if (!take_shape(s, &pos, "0000-00-00") || pos == s.len || !strchr("Tt ", s.p[pos]) || s.p[pos++] == '\0' ||
+        !take_shape(s, &pos, "00:00:00"))
         return bad_time(err, s, "is not of the form YYYY-MM-DDTHH:MM:SSZ");
-    d = (struct date){two(s.p) * 100 + two(s.p + 2), (unsigned char)two(s.p + 5),
-                      (unsigned char)two(s.p + 8)};
+    d = (struct date){two(s.p) * 100 + two(s.p + 2), (unsigned char)two(s.p + 5), (unsigned char)two(s.p + 8)};
     hour = two(s.p + 11);
     minute = two(s.p + 14);
     second = two(s.p + 17);
@@ -308,10 +304,8 @@ stint_code st_time_parse(struct st_slice s, int64_t *us, stint_error *err)
     if (!take_zone(s, pos, &offset))
         return bad_time(err, s, "must end in Z or an offset such as +02:00");
 
-    t = days_from_date(d) * ST_DAY + hour * ST_HOUR + minute * ST_MIN + second * ST_SEC + fraction -
-        offset;
-    if (t < days_from_date((struct date){0, 1, 1}) * ST_DAY ||
-        t >= days_from_date((struct date){10000, 1, 1}) * ST_DAY)
+    t = days_from_date(d) * ST_DAY + hour * ST_HOUR + minute * ST_MIN + second * ST_SEC + fraction - offset;
+    if (t < days_from_date((struct date){0, 1, 1}) * ST_DAY || t >= days_from_date((struct date){10000, 1, 1}) * ST_DAY)
         return bad_time(err, s, "is outside the years 0000 to 9999");
     *us = t;
     return STINT_OK;
@@ -327,8 +321,7 @@ char *st_time_format(int64_t us, char out[ST_TIME_TEXT])
         days--;
     }
     d = date_from_days(days);
-    snprintf(out, ST_TIME_TEXT, "%04d-%02d-%02dT%02d:%02d:%02d.%06dZ", d.year, d.month, d.day,
-             (int)(rest / ST_HOUR), (int)(rest / ST_MIN % 60), (int)(rest / ST_SEC % 60),
-             (int)(rest % ST_SEC));
+    snprintf(out, ST_TIME_TEXT, "%04d-%02d-%02dT%02d:%02d:%02d.%06dZ", d.year, d.month, d.day, (int)(rest / ST_HOUR),
+             (int)(rest / ST_MIN % 60), (int)(rest / ST_SEC % 60), (int)(rest % ST_SEC));
     return out;
 }

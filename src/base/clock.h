@@ -11,11 +11,11 @@
 #include "base/err.h"
 #include "base/str.h"
 
-#define ST_MS ((int64_t)1000)
-#define ST_SEC (1000 * ST_MS)
-#define ST_MIN (60 * ST_SEC)
+#define ST_MS   ((int64_t)1000)
+#define ST_SEC  (1000 * ST_MS)
+#define ST_MIN  (60 * ST_SEC)
 #define ST_HOUR (60 * ST_MIN)
-#define ST_DAY (24 * ST_HOUR)
+#define ST_DAY  (24 * ST_HOUR)
 
 int64_t st_clock_real_us(void);
 int64_t st_clock_mono_us(void); /* for measuring; stops in suspend */

@@ -183,8 +183,8 @@ stint_code st_id_check(struct st_slice id, stint_error *err)
     if (id.len == 0)
         return st_refuse(err, "give it 1 to 128 bytes, or leave it out", "the id is empty");
     if (id.len > ST_ID_MAX)
-        return st_refuse(err, "shorten it, for example to a hash of it",
-                         "the id has %zu bytes, more than %d", id.len, ST_ID_MAX);
+        return st_refuse(err, "shorten it, for example to a hash of it", "the id has %zu bytes, more than %d", id.len,
+                         ST_ID_MAX);
     if (!st_utf8_valid(id.p, id.len))
         return st_refuse(err, chars, "the id is not UTF-8");
     if (has_control(id))
@@ -194,8 +194,7 @@ stint_code st_id_check(struct st_slice id, stint_error *err)
 
 static bool is_plain(char c)
 {
-    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' ||
-           c == '-';
+    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
 }
 
 /* File systems take 255 bytes; a hundred and more stay free for what callers append. */

@@ -8,7 +8,7 @@
 #include "base/err.h"
 #include "base/str.h"
 
-#define ST_ID_MAX STINT_ID_MAX
+#define ST_ID_MAX   STINT_ID_MAX
 #define ST_UUID_LEN 36
 
 /* A UUIDv7.  Ids made by one process are in ascending order.  Any thread. */

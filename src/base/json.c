@@ -396,8 +396,7 @@ static bool take_value(struct scan *s, struct st_slice *value)
     return true;
 }
 
-bool st_json_next(struct st_slice container, size_t *pos, struct st_slice *key,
-                  struct st_slice *value)
+bool st_json_next(struct st_slice container, size_t *pos, struct st_slice *key, struct st_slice *value)
 {
     struct scan s;
     const char *from, *p;
@@ -490,8 +489,7 @@ static size_t unescape(const char **p, const char *end, char out[4])
         low = hex4(*p, end);
         if (low >= 0xdc00 && low < 0xe000) {
             *p += 6;
-            return put_utf8(0x10000 + ((uint32_t)(c - 0xd800) << 10) + (uint32_t)(low - 0xdc00),
-                            out);
+            return put_utf8(0x10000 + ((uint32_t)(c - 0xd800) << 10) + (uint32_t)(low - 0xdc00), out);
         }
     }
     return put_utf8(c >= 0xd800 && c < 0xe000 ? 0xfffd : (uint32_t)c, out);

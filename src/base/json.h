@@ -31,8 +31,8 @@ bool st_json_ok(struct st_slice doc);
 
 /* The walkers below expect a document that st_json_check has passed. */
 
-struct st_slice st_json_trim(struct st_slice doc);    /* without the blanks around it */
-enum st_json_type st_json_typeof(struct st_slice v);  /* of a trimmed value */
+struct st_slice st_json_trim(struct st_slice doc);   /* without the blanks around it */
+enum st_json_type st_json_typeof(struct st_slice v); /* of a trimmed value */
 
 /* Steps through an object or array: start with *pos = 0; false at the end.  key is the raw text
  * between the quotes, escapes and all (ST_NONE in arrays). */
@@ -48,7 +48,7 @@ bool st_json_key_is(struct st_slice raw, const char *key);
 /* The text of a string value, quotes and escapes undone, appended to out.  false if v is no string.  A
  * lone surrogate becomes U+FFFD. */
 bool st_json_string(struct st_slice v, struct st_buf *out);
-bool st_json_i64(struct st_slice v, int64_t *out);   /* integers that fit, and nothing else */
+bool st_json_i64(struct st_slice v, int64_t *out); /* integers that fit, and nothing else */
 bool st_json_bool(struct st_slice v, bool *out);
 
 /* Writing.  Text that is not UTF-8 must not come here. */

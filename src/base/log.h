@@ -23,17 +23,16 @@ struct st_field {
     bool is_num;
 };
 
-#define ST_F(k, s) ((struct st_field){.key = (k), .str = st_slice_cstr(s)})
+#define ST_F(k, s)      ((struct st_field){.key = (k), .str = st_slice_cstr(s)})
 #define ST_FS(k, slice) ((struct st_field){.key = (k), .str = (slice)})
-#define ST_FI(k, n) ((struct st_field){.key = (k), .num = (int64_t)(n), .is_num = true})
+#define ST_FI(k, n)     ((struct st_field){.key = (k), .num = (int64_t)(n), .is_num = true})
 /* message and code of an error, as fields "error" and "code" */
 #define ST_FE(e) ST_F("error", (e)->message), ST_F("code", stint_code_name((e)->code))
 
-#define st_log(level, event, ...)                                                        \
-    do {                                                                                 \
-        if ((level) >= st_log_threshold())                                               \
-            st_log_fields((level), (event),                                              \
-                          (const struct st_field[]){__VA_ARGS__ __VA_OPT__(,) {0}});     \
+#define st_log(level, event, ...)                                                                                      \
+    do {                                                                                                               \
+        if ((level) >= st_log_threshold())                                                                             \
+            st_log_fields((level), (event), (const struct st_field[]){__VA_ARGS__ __VA_OPT__(, ){0}});                 \
     } while (0)
 
 void st_log_fields(enum st_log_level level, const char *event, const struct st_field *fields);

@@ -17,7 +17,7 @@ struct st_slice {
 };
 
 #define ST_SLICE(ptr, n) ((struct st_slice){(ptr), (n)})
-#define ST_NONE ((struct st_slice){NULL, 0})
+#define ST_NONE          ((struct st_slice){NULL, 0})
 
 struct st_slice st_slice_cstr(const char *s); /* NULL gives ST_NONE */
 bool st_slice_eq(struct st_slice a, struct st_slice b);

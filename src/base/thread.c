@@ -20,8 +20,7 @@
 #define STACK_FACTOR 1
 #endif
 
-stint_code st_thread_start(pthread_t *t, const char *name, void *(*fn)(void *), void *arg,
-                           stint_error *err)
+stint_code st_thread_start(pthread_t *t, const char *name, void *(*fn)(void *), void *arg, stint_error *err)
 {
     pthread_attr_t attr;
     sigset_t all, old;

@@ -10,8 +10,7 @@
 #include "base/clock.h"
 
 /* Starts a thread with a small stack (256 KiB) and all signals blocked: signals are the main thread's. */
-stint_code st_thread_start(pthread_t *t, const char *name, void *(*fn)(void *), void *arg,
-                           stint_error *err);
+stint_code st_thread_start(pthread_t *t, const char *name, void *(*fn)(void *), void *arg, stint_error *err);
 
 /* A condition counted by the monotonic clock. */
 void st_cond_init(pthread_cond_t *c);

@@ -26,7 +26,7 @@
 #include "base/thread.h"
 #include "claim/lease.h"
 
-#define FINISH_BATCH 1000
+#define FINISH_BATCH  1000
 #define KEPT_AGAIN_US (250 * ST_MS)
 
 struct claim_order {
@@ -349,11 +349,14 @@ static void log_verdict(const struct st_done *d, const struct st_finish *f)
         return;
     st_duration_format(f->started_ago_us > 0 ? f->started_ago_us : 0, took);
     st_duration_format(f->delay_us, wait);
-    st_log(level, retry ? "job.retry" : f->state == ST_PENDING ? "job.released" : f->state == ST_SUCCEEDED ? "job.succeeded"
-                  : f->state == ST_CANCELLED ? "job.cancelled" : "job.failed",
-           ST_F("job", d->job->id), ST_F("type", d->job->type), ST_FI("attempt", d->job->attempt),
-           ST_F("took", took), ST_F(f->kind ? "kind" : NULL, st_kind_name(f->kind)),
-           ST_F(retry ? "in" : NULL, wait));
+    st_log(level,
+           retry                      ? "job.retry"
+           : f->state == ST_PENDING   ? "job.released"
+           : f->state == ST_SUCCEEDED ? "job.succeeded"
+           : f->state == ST_CANCELLED ? "job.cancelled"
+                                      : "job.failed",
+           ST_F("job", d->job->id), ST_F("type", d->job->type), ST_FI("attempt", d->job->attempt), ST_F("took", took),
+           ST_F(f->kind ? "kind" : NULL, st_kind_name(f->kind)), ST_F(retry ? "in" : NULL, wait));
 }
 
 static void count_verdict(struct st_tally *t, const struct st_finish *f)
@@ -557,7 +560,8 @@ static void await_work(struct st_courier *c)
         pthread_cond_wait(&c->cond, &c->mutex);
 }
 
-/* One turn of the thread: outcomes before a disown, which would give back what they are about.  false: nothing is left to do, or time is up. */
+/* One turn of the thread: outcomes before a disown, which would give back what they are about.  false: nothing is left
+ * to do, or time is up. */
 static bool turn(struct st_courier *c)
 {
     struct claim_order o;

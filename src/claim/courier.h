@@ -33,20 +33,20 @@ struct st_tally {
 
 /* What the courier tells the loop.  Counters grow; the loop compares. */
 struct st_courier_news {
-    bool opened;           /* the store was opened for the first time */
-    stint_code fatal;      /* not OK: the store cannot be used (error below); the courier has ended */
-    stint_error error;     /* of the last failure */
-    bool claim_over;       /* the claim asked for is answered: */
+    bool opened;       /* the store was opened for the first time */
+    stint_code fatal;  /* not OK: the store cannot be used (error below); the courier has ended */
+    stint_error error; /* of the last failure */
+    bool claim_over;   /* the claim asked for is answered: */
     stint_code claim_code;
-    struct st_job **jobs;  /* owned by the taker: free the array, the jobs are its own */
+    struct st_job **jobs; /* owned by the taker: free the array, the jobs are its own */
     size_t n_jobs, n_asked;
-    bool late;             /* it was for late ones only */
-    bool crowded;          /* others were claiming: there may be more than it brought */
+    bool late;              /* it was for late ones only */
+    bool crowded;           /* others were claiming: there may be more than it brought */
     int64_t next_due_in_us; /* after an empty claim: the next scheduled job; -1 = none known */
     int64_t claim_took_us;
-    bool disowned;         /* the disown asked for is done */
-    bool away;             /* the store does not answer at the moment */
-    size_t in_hand;        /* outcomes not yet written */
+    bool disowned;  /* the disown asked for is done */
+    bool away;      /* the store does not answer at the moment */
+    size_t in_hand; /* outcomes not yet written */
     struct st_tally tally;
 };
 
@@ -57,9 +57,11 @@ stint_code st_courier_new(const struct st_opener *opener, struct st_admit admit,
 
 /* Takes over a list of n ended attempts; written at once when idle, in batches while busy. */
 void st_courier_finish(struct st_courier *c, struct st_done *first, struct st_done *last, size_t n);
-/* Ask for up to n jobs, the first n_run to run at once.  One claim at a time.  Takes a reference to plan.  late_us > 0: only
- * jobs that have been due for so long.  may_defer: where many are claiming it may be answered with `crowded`, and less than there is. */
-void st_courier_claim(struct st_courier *c, struct st_plan *plan, size_t n, size_t n_run, int64_t late_us, bool may_defer);
+/* Ask for up to n jobs, the first n_run to run at once.  One claim at a time.  Takes a reference to plan.  late_us > 0:
+ * only jobs that have been due for so long.  may_defer: where many are claiming it may be answered with `crowded`, and
+ * less than there is. */
+void st_courier_claim(struct st_courier *c, struct st_plan *plan, size_t n, size_t n_run, int64_t late_us,
+                      bool may_defer);
 /* After a claim that ended EUNKNOWN: give back what we hold without knowing.  ids: n texts, copied. */
 stint_code st_courier_disown(struct st_courier *c, const struct st_slice *known, size_t n, stint_error *err);
 void st_courier_take(struct st_courier *c, struct st_courier_news *news);

@@ -8,8 +8,8 @@
  *     DISARMED --arm--> ARMED --there may be work--> DISARMED, wake the loop
  *
  * A store whose waits are for everything is waited for only while armed: the thread sleeps for good while the worker is
- * busy, since a busy worker asks anyway.  A store that tells whom its news is for is always waited for: while disarmed for
- * what concerns this worker's own jobs, and nobody then takes it for one that sleeps.
+ * busy, since a busy worker asks anyway.  A store that tells whom its news is for is always waited for: while disarmed
+ * for what concerns this worker's own jobs, and nobody then takes it for one that sleeps.
  *
  * Thread: its own, with a store handle of its own.
  */
@@ -19,7 +19,7 @@
 
 #include "base/thread.h"
 
-#define WAIT_MS 60000
+#define WAIT_MS     60000
 #define SPACING_MAX (20 * ST_MS)
 
 struct st_hinter {
@@ -170,8 +170,8 @@ static void hinter_clear(struct st_hinter *h)
     free(h);
 }
 
-stint_code st_hinter_new(const struct st_opener *opener, const char *worker_id, struct st_plan *plan,
-                         uv_async_t *wake, struct st_hinter **out, stint_error *err)
+stint_code st_hinter_new(const struct st_opener *opener, const char *worker_id, struct st_plan *plan, uv_async_t *wake,
+                         struct st_hinter **out, stint_error *err)
 {
     struct st_hinter *h = calloc(1, sizeof(*h));
     stint_code rc;

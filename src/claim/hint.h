@@ -11,13 +11,13 @@ struct st_hinter;
 
 /* A thread that sleeps in st_store_wait and wakes the loop.  A hint of work disarms it.  Takes a reference to plan: its
  * queues are what it listens for. */
-stint_code st_hinter_new(const struct st_opener *opener, const char *worker_id, struct st_plan *plan,
-                         uv_async_t *wake, struct st_hinter **out, stint_error *err);
+stint_code st_hinter_new(const struct st_opener *opener, const char *worker_id, struct st_plan *plan, uv_async_t *wake,
+                         struct st_hinter **out, stint_error *err);
 /* Another plan from now on. */
 void st_hinter_plan(struct st_hinter *h, struct st_plan *plan);
 
-/* Wake us for work.  fruitless: the last hint led to nothing.  Such hints are spaced out, up to 20 ms, so that the traffic
- * of other queues does not keep us busy. */
+/* Wake us for work.  fruitless: the last hint led to nothing.  Such hints are spaced out, up to 20 ms, so that the
+ * traffic of other queues does not keep us busy. */
 void st_hinter_arm(struct st_hinter *h, bool fruitless);
 /* We ask for work anyway. */
 void st_hinter_disarm(struct st_hinter *h);

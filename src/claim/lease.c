@@ -139,7 +139,7 @@ static void do_beat(struct st_lessor *l, struct st_beat *beats, size_t n)
 
 static void do_look(struct st_lessor *l)
 {
-    char (*ids)[ST_ID_MAX + 1] = calloc(FLAGGED_MAX, sizeof(*ids));
+    char(*ids)[ST_ID_MAX + 1] = calloc(FLAGGED_MAX, sizeof(*ids));
     size_t n = 0;
 
     if (ids && have_store(l))

@@ -50,8 +50,8 @@ void st_lessor_look(struct st_lessor *l);
 struct st_lessor_news {
     struct st_beat *beats; /* the answer to a beat; st_beats_free() it */
     size_t n;
-    stint_code code;    /* OK: the verdicts count */
-    int64_t asked_us;   /* CLOCK_BOOTTIME before it was sent */
+    stint_code code;                /* OK: the verdicts count */
+    int64_t asked_us;               /* CLOCK_BOOTTIME before it was sent */
     char (*flagged)[ST_ID_MAX + 1]; /* free() it */
     size_t n_flagged;
 };

@@ -125,8 +125,8 @@ static bool wanted(const struct st_settings *s, const char *pattern)
     return false;
 }
 
-static bool add_rule(struct st_plan *p, const char *queue, const char *pattern,
-                     const struct st_policy *policy, int64_t lease_us)
+static bool add_rule(struct st_plan *p, const char *queue, const char *pattern, const struct st_policy *policy,
+                     int64_t lease_us)
 {
     struct st_type_rule *r;
 
@@ -154,15 +154,14 @@ static bool add_narrowed(struct st_plan *p, const struct st_settings *s, const s
     for (char **o = s->only_types; o && *o; o++) {
         if (st_pattern_match(st_slice_cstr(*o), st_slice_cstr(t->pattern)) > 0)
             continue; /* taken whole */
-        if (st_settings_type(s, st_slice_cstr(*o)) == t &&
-            !add_rule(p, NULL, *o, &t->policy, t->lease_us))
+        if (st_settings_type(s, st_slice_cstr(*o)) == t && !add_rule(p, NULL, *o, &t->policy, t->lease_us))
             return false;
     }
     return true;
 }
 
-static bool plan_types(struct st_plan *p, const struct st_settings *s,
-                       const struct st_plan_handler *handlers, size_t n_handlers)
+static bool plan_types(struct st_plan *p, const struct st_settings *s, const struct st_plan_handler *handlers,
+                       size_t n_handlers)
 {
     for (size_t i = 0; i < n_handlers; i++) {
         if (wanted(s, handlers[i].pattern) &&
@@ -235,8 +234,8 @@ static bool plan_json(struct st_plan *p)
     return p->queues_json && p->types_json;
 }
 
-stint_code st_plan_new(const struct st_settings *s, const struct st_plan_handler *handlers,
-                       size_t n_handlers, struct st_plan **out, stint_error *err)
+stint_code st_plan_new(const struct st_settings *s, const struct st_plan_handler *handlers, size_t n_handlers,
+                       struct st_plan **out, stint_error *err)
 {
     struct st_plan *p = calloc(1, sizeof(*p));
 

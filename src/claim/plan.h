@@ -21,8 +21,8 @@ struct st_plan_handler {
 };
 
 /* settings are copied.  EINVAL when there is nothing the worker could run. */
-stint_code st_plan_new(const struct st_settings *s, const struct st_plan_handler *handlers,
-                       size_t n_handlers, struct st_plan **out, stint_error *err);
+stint_code st_plan_new(const struct st_settings *s, const struct st_plan_handler *handlers, size_t n_handlers,
+                       struct st_plan **out, stint_error *err);
 struct st_plan *st_plan_ref(struct st_plan *p);
 void st_plan_unref(struct st_plan *p);
 

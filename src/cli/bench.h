@@ -29,7 +29,7 @@ struct bench {
     struct cli *c;
     const char *url;
     struct cli_place place; /* the same, for workers */
-    char *own_dir; /* made here, removed at the end */
+    char *own_dir;          /* made here, removed at the end */
     char *own_url;
     char *payload;
     const char *only;

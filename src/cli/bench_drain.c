@@ -50,8 +50,8 @@ static void note_claim(int64_t began_us, size_t n)
         drain->claim_us[i] = (int)(st_clock_mono_us() - began_us);
 }
 
-static stint_code timed_claim(struct st_store *s, const struct st_claim_req *req,
-                              struct st_job **out, size_t *n_out, stint_error *err)
+static stint_code timed_claim(struct st_store *s, const struct st_claim_req *req, struct st_job **out, size_t *n_out,
+                              stint_error *err)
 {
     int64_t began_us = st_clock_mono_us();
     stint_code rc = real_ops->claim(s, req, out, n_out, err);
@@ -60,9 +60,9 @@ static stint_code timed_claim(struct st_store *s, const struct st_claim_req *req
     return rc;
 }
 
-static stint_code timed_exchange(struct st_store *s, int64_t now_us, struct st_finish *items,
-                                 size_t n, const struct st_claim_req *req, struct st_job **out,
-                                 size_t *n_out, bool *finished, stint_error *err)
+static stint_code timed_exchange(struct st_store *s, int64_t now_us, struct st_finish *items, size_t n,
+                                 const struct st_claim_req *req, struct st_job **out, size_t *n_out, bool *finished,
+                                 stint_error *err)
 {
     int64_t began_us = st_clock_mono_us();
     stint_code rc = real_ops->exchange(s, now_us, items, n, req, out, n_out, finished, err);
@@ -112,8 +112,7 @@ static void noop(void *arg, struct st_pool_item *it)
 static stint_code work(struct bench *b, stint_error *err)
 {
     struct st_worker *w = NULL;
-    struct st_worker_handler h = {
-        .pattern = BENCH_TYPE, .fn = noop, .arg = &w, .policy = st_policy_default};
+    struct st_worker_handler h = {.pattern = BENCH_TYPE, .fn = noop, .arg = &w, .policy = st_policy_default};
     struct st_settings s;
     struct st_worker_options opt = {.opener = {.open = open_timed, .arg = &b->place},
                                     .settings = &s,
@@ -188,8 +187,7 @@ static double cpu_us(void)
 
     getrusage(RUSAGE_SELF, &self);
     getrusage(RUSAGE_CHILDREN, &children);
-    return (double)(self.ru_utime.tv_sec + self.ru_stime.tv_sec + children.ru_utime.tv_sec +
-                    children.ru_stime.tv_sec) *
+    return (double)(self.ru_utime.tv_sec + self.ru_stime.tv_sec + children.ru_utime.tv_sec + children.ru_stime.tv_sec) *
                1e6 +
            (double)(self.ru_utime.tv_usec + self.ru_stime.tv_usec + children.ru_utime.tv_usec +
                     children.ru_stime.tv_usec);

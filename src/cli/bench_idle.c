@@ -58,8 +58,8 @@ static double cpu_ns(pid_t pid)
 
 static stint_code start_worker(const char *url, const char *config, pid_t *pid, stint_error *err)
 {
-    char *argv[] = {"stint", "worker",      "--store",   (char *)url, "--config", (char *)config,
-                    "--log-level", "error", NULL};
+    char *argv[] = {"stint",        "worker",      "--store", (char *)url, "--config",
+                    (char *)config, "--log-level", "error",   NULL};
     int rc = posix_spawn(pid, "/proc/self/exe", NULL, NULL, argv, environ);
 
     if (rc)

@@ -99,8 +99,7 @@ static stint_code figures(struct bench *b, const struct pickup *p, stint_error *
         return st_fail(err, STINT_ENOMEM, "no memory for %lld samples", (long long)p->n);
     for (int64_t i = 0; i < p->n; i++) {
         if (p->at[i].begun_us && p->at[i].acked_us)
-            us[n++] =
-                p->at[i].begun_us > p->at[i].acked_us ? p->at[i].begun_us - p->at[i].acked_us : 0;
+            us[n++] = p->at[i].begun_us > p->at[i].acked_us ? p->at[i].begun_us - p->at[i].acked_us : 0;
     }
     if (n == 0) {
         free(us);
@@ -117,11 +116,9 @@ static stint_code figures(struct bench *b, const struct pickup *p, stint_error *
 
 static stint_code run_worker(struct bench *b, struct pickup *p, pid_t child, stint_error *err)
 {
-    struct st_worker_handler h = {
-        .pattern = TYPE, .fn = note_start, .arg = p, .policy = st_policy_default};
+    struct st_worker_handler h = {.pattern = TYPE, .fn = note_start, .arg = p, .policy = st_policy_default};
     struct st_settings s;
-    struct st_worker_options opt = {
-        .opener = cli_opener(&b->place), .settings = &s, .handlers = &h, .n_handlers = 1};
+    struct st_worker_options opt = {.opener = cli_opener(&b->place), .settings = &s, .handlers = &h, .n_handlers = 1};
     struct pickup_end end = {.child = child};
     pthread_t t;
     stint_code rc;
@@ -129,8 +126,7 @@ static stint_code run_worker(struct bench *b, struct pickup *p, pid_t child, sti
     b->place.url = b->url;
     bench_settings(b, &s);
     rc = st_worker_new(&opt, &end.w, err);
-    if (rc == STINT_OK &&
-        (rc = st_thread_start(&t, "stint-bench", await_producer, &end, err)) == STINT_OK) {
+    if (rc == STINT_OK && (rc = st_thread_start(&t, "stint-bench", await_producer, &end, err)) == STINT_OK) {
         rc = st_worker_run(end.w, err);
         pthread_join(t, NULL);
     } else {

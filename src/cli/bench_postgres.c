@@ -141,8 +141,7 @@ stint_code bench_pg_open(const char *url, struct bench_pg **out, stint_error *er
         return st_fail(err, STINT_ENOMEM, "no memory");
     }
     p->c = connect_to(p, err);
-    if (p->c && (quoted = PQescapeIdentifier(p->c, schema ? schema : "stint",
-                                             strlen(schema ? schema : "stint")))) {
+    if (p->c && (quoted = PQescapeIdentifier(p->c, schema ? schema : "stint", strlen(schema ? schema : "stint")))) {
         p->schema = strdup(quoted);
         PQfreemem(quoted);
     }
@@ -181,8 +180,7 @@ void bench_pg_close(struct bench_pg *p)
 /* ---- what a part costs --------------------------------------------------------------------------
  */
 
-#define OURS                                                                                       \
-    "FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'stint'"
+#define OURS "FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'stint'"
 
 static void *sample(void *arg)
 {
@@ -294,16 +292,16 @@ void bench_pg_unpin(struct bench_pg *p)
  * ------------------------------------------------------------------------------------ */
 
 /* New ids, which grow with i, and their entries. */
-#define NEW_ROWS                                                                                   \
-    "WITH t AS MATERIALIZED (SELECT i, (extract(epoch FROM now()) * 1000)::int8 - 3600000 - (i "   \
-    "%% 5) * %s AS ms "                                                                            \
-    "FROM generate_series(%lld::int8, %lld::int8) i), "                                            \
-    "u AS MATERIALIZED (SELECT i, ms, '\\x00'::bytea || substr(int8send(ms), 3, 6) || "            \
-    "substr(int8send(28672 + (i >> 18)), 7, 2) || "                                                \
-    "int8send((-9223372036854775807 - 1) | ((i & 262143) << 44) | (random() * "                    \
-    "17592186044415)::int8) AS id FROM t), "                                                       \
-    "e AS (INSERT INTO %s.entry(lane, created, due, slot, umode, id, payload) SELECT %s, ms * "    \
-    "1000, %s, %s._home(id), "                                                                     \
+#define NEW_ROWS                                                                                                       \
+    "WITH t AS MATERIALIZED (SELECT i, (extract(epoch FROM now()) * 1000)::int8 - 3600000 - (i "                       \
+    "%% 5) * %s AS ms "                                                                                                \
+    "FROM generate_series(%lld::int8, %lld::int8) i), "                                                                \
+    "u AS MATERIALIZED (SELECT i, ms, '\\x00'::bytea || substr(int8send(ms), 3, 6) || "                                \
+    "substr(int8send(28672 + (i >> 18)), 7, 2) || "                                                                    \
+    "int8send((-9223372036854775807 - 1) | ((i & 262143) << 44) | (random() * "                                        \
+    "17592186044415)::int8) AS id FROM t), "                                                                           \
+    "e AS (INSERT INTO %s.entry(lane, created, due, slot, umode, id, payload) SELECT %s, ms * "                        \
+    "1000, %s, %s._home(id), "                                                                                         \
     "0, id, convert_to('1' || repeat('0', %lld), 'UTF8') FROM u RETURNING due, slot, id, ctid AS at) "
 
 struct kind {
@@ -323,8 +321,7 @@ static const struct kind kinds[] = {
 };
 
 /* Rows first .. last of a kind, as the store would have left them. */
-static char *rows_sql(const struct bench_pg *p, const struct kind *k, int64_t first, int64_t last,
-                      int64_t payload_len)
+static char *rows_sql(const struct bench_pg *p, const struct kind *k, int64_t first, int64_t last, int64_t payload_len)
 {
     const char *s = p->schema;
     char lane[160];
@@ -333,8 +330,8 @@ static char *rows_sql(const struct bench_pg *p, const struct kind *k, int64_t fi
     snprintf(lane, sizeof(lane), "%s._lane('%s', '%s', %d)", s, k->queue, k->type, k->priority);
     st_buf_init(&b, 1 << 14);
     /* history lies in several slots, the others in the present one */
-    st_buf_printf(&b, NEW_ROWS, k->ended ? "133200000" : "0", (long long)first, (long long)last, s,
-                  lane, k->due, s, (long long)payload_len - 1);
+    st_buf_printf(&b, NEW_ROWS, k->ended ? "133200000" : "0", (long long)first, (long long)last, s, lane, k->due, s,
+                  (long long)payload_len - 1);
     if (k->ended)
         st_buf_printf(&b,
                       ", n AS (INSERT INTO %s.ended(fence, finished, started, n, slot, part, "
@@ -344,22 +341,19 @@ static char *rows_sql(const struct bench_pg *p, const struct kind *k, int64_t fi
                       "INSERT INTO %s.tally(lane, waiting, succeeded) VALUES (%s, 0, %lld)",
                       s, s, s, lane, (long long)(last - first + 1));
     else
-        st_buf_printf(
-            &b,
-            ", r AS (INSERT INTO %s.ready(lane, key, fence, attempt, slot, skips, keyed, id, at) "
-            "SELECT %s, due, 0, 0, slot, 0, false, id, at FROM e) "
-            "INSERT INTO %s.tally(lane, waiting) VALUES (%s, %lld)",
-            s, lane, s, lane, (long long)(last - first + 1));
-    st_buf_printf(&b, "; SELECT %s._lanes_note(ARRAY[%s], ARRAY['%s'], ARRAY['%s'], ARRAY[%d])", s,
-                  lane, k->queue, k->type, k->priority);
+        st_buf_printf(&b,
+                      ", r AS (INSERT INTO %s.ready(lane, key, fence, attempt, slot, skips, keyed, id, at) "
+                      "SELECT %s, due, 0, 0, slot, 0, false, id, at FROM e) "
+                      "INSERT INTO %s.tally(lane, waiting) VALUES (%s, %lld)",
+                      s, lane, s, lane, (long long)(last - first + 1));
+    st_buf_printf(&b, "; SELECT %s._lanes_note(ARRAY[%s], ARRAY['%s'], ARRAY['%s'], ARRAY[%d])", s, lane, k->queue,
+                  k->type, k->priority);
     if (k->paused)
-        st_buf_printf(&b, "; INSERT INTO %s.paused VALUES ('%s', 1) ON CONFLICT DO NOTHING", s,
-                      k->queue);
+        st_buf_printf(&b, "; INSERT INTO %s.paused VALUES ('%s', 1) ON CONFLICT DO NOTHING", s, k->queue);
     return st_buf_take(&b);
 }
 
-static stint_code load_kind(struct bench_pg *p, const struct kind *k, int64_t n,
-                            int64_t payload_len, stint_error *err)
+static stint_code load_kind(struct bench_pg *p, const struct kind *k, int64_t n, int64_t payload_len, stint_error *err)
 {
     static int64_t serial; /* no id twice */
     stint_code rc = STINT_OK;
@@ -385,8 +379,7 @@ static const struct kind *find_kind(const char *name, size_t len)
     return NULL;
 }
 
-stint_code bench_pg_preload(struct bench_pg *p, const char *what, int64_t payload_len,
-                            stint_error *err)
+stint_code bench_pg_preload(struct bench_pg *p, const char *what, int64_t payload_len, stint_error *err)
 {
     char *sql;
     stint_code rc = STINT_OK;
@@ -397,19 +390,16 @@ stint_code bench_pg_preload(struct bench_pg *p, const char *what, int64_t payloa
         int64_t n;
 
         if (!k || eq == len || !st_parse_i64(ST_SLICE(what + eq + 1, len - eq - 1), &n) || n < 0)
-            return st_fail(
-                err, STINT_EINVAL,
-                "--preload: '%.*s' is not one of waiting, scheduled, history, unserved, paused "
-                "with a number",
-                (int)(len > 60 ? 60 : len), what);
+            return st_fail(err, STINT_EINVAL,
+                           "--preload: '%.*s' is not one of waiting, scheduled, history, unserved, paused "
+                           "with a number",
+                           (int)(len > 60 ? 60 : len), what);
         rc = load_kind(p, k, n, payload_len, err);
         what += len + (what[len] == ',');
     }
     if (rc == STINT_OK &&
-        asprintf(
-            &sql,
-            "VACUUM (ANALYZE) %s.ready, %s.entry, %s.ended, %s.lease, %s.grp, %s.tally, %s.lane",
-            p->schema, p->schema, p->schema, p->schema, p->schema, p->schema, p->schema) > 0) {
+        asprintf(&sql, "VACUUM (ANALYZE) %s.ready, %s.entry, %s.ended, %s.lease, %s.grp, %s.tally, %s.lane", p->schema,
+                 p->schema, p->schema, p->schema, p->schema, p->schema, p->schema) > 0) {
         rc = run(p->c, sql, err);
         free(sql);
     }

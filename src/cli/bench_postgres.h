@@ -44,7 +44,6 @@ void bench_pg_unpin(struct bench_pg *p);
  * what is enqueued now scheduled   in the measured lane, due tomorrow history     succeeded, over
  * the last week unserved    in the measured queue, of a type nobody serves, with a higher priority
  *     paused      in a queue that is paused */
-stint_code bench_pg_preload(struct bench_pg *p, const char *what, int64_t payload_len,
-                            stint_error *err);
+stint_code bench_pg_preload(struct bench_pg *p, const char *what, int64_t payload_len, stint_error *err);
 
 #endif

@@ -17,8 +17,8 @@ static void print_drain(const struct bench *b)
 {
     const struct bench_report *r = &b->r;
 
-    printf("drain       %.0f jobs/s, %.1f us of CPU per job, %.0f outcomes per write\n",
-           r->drain_rate, r->drain_cpu_us, r->drain_batch);
+    printf("drain       %.0f jobs/s, %.1f us of CPU per job, %.0f outcomes per write\n", r->drain_rate, r->drain_cpu_us,
+           r->drain_batch);
     printf("            by fifths");
     for (int i = 0; i < BENCH_FIFTHS; i++)
         printf(" %.0f", r->fifths[i]);
@@ -49,9 +49,8 @@ void bench_print_text(const struct bench *b)
     const struct bench_report *r = &b->r;
 
     printf("store       %s, %s\n", r->about.kind, r->about.durability);
-    printf("            jobs %lld, batch %lld, slots %lld, workers %lld, payload %lld bytes\n",
-           (long long)b->jobs, (long long)b->batch, (long long)b->slots, (long long)b->workers,
-           (long long)b->payload_len);
+    printf("            jobs %lld, batch %lld, slots %lld, workers %lld, payload %lld bytes\n", (long long)b->jobs,
+           (long long)b->batch, (long long)b->slots, (long long)b->workers, (long long)b->payload_len);
     if (r->single_rate > 0)
         printf("enqueue     %.0f jobs/s one at a time\n", r->single_rate);
     if (r->batch_rate > 0)
@@ -60,12 +59,11 @@ void bench_print_text(const struct bench *b)
         print_drain(b);
     print_server(b);
     if (r->pickup_n)
-        printf("pickup      p50 %.2f ms, p99 %.2f ms, max %.2f ms (%lld samples)\n",
-               r->pickup_p50_ms, r->pickup_p99_ms, r->pickup_max_ms, (long long)r->pickup_n);
+        printf("pickup      p50 %.2f ms, p99 %.2f ms, max %.2f ms (%lld samples)\n", r->pickup_p50_ms, r->pickup_p99_ms,
+               r->pickup_max_ms, (long long)r->pickup_n);
     if (r->idle.seconds > 0)
         printf("idle worker %.2f MiB private, %.1f MiB resident, %.3f%% CPU over %.0f s\n",
-               (double)r->idle.anon_kb / 1024, (double)r->idle.rss_kb / 1024, r->idle.cpu_percent,
-               r->idle.seconds);
+               (double)r->idle.anon_kb / 1024, (double)r->idle.rss_kb / 1024, r->idle.cpu_percent, r->idle.seconds);
     printf("peak RSS    %.1f MiB (the largest process)\n", (double)r->peak_rss_kb / 1024);
 }
 

@@ -61,21 +61,18 @@ struct cli_option {
 
 struct cli_command {
     const char *name;
-    const char *summary;  /* one line for the list of commands */
-    const char *synopsis; /* "TYPE [JSON|-] [options]", behind the command's name; lines allowed */
-    const char
-        *about; /* what it does: a paragraph or two, lines of at most 90 columns; may be NULL */
-    const struct cli_option
-        *options;         /* its own; the global ones are known everywhere; may be NULL */
-    const char *examples; /* lines, without indentation; may be NULL */
-    const char
-        *exits; /* lines "1  the job failed", those that differ from the usual; may be NULL */
+    const char *summary;              /* one line for the list of commands */
+    const char *synopsis;             /* "TYPE [JSON|-] [options]", behind the command's name; lines allowed */
+    const char *about;                /* what it does: a paragraph or two, lines of at most 90 columns; may be NULL */
+    const struct cli_option *options; /* its own; the global ones are known everywhere; may be NULL */
+    const char *examples;             /* lines, without indentation; may be NULL */
+    const char *exits;                /* lines "1  the job failed", those that differ from the usual; may be NULL */
     int (*run)(struct cli *c);
     const struct cli_command *const *verbs; /* `job show`: then run is NULL; NULL-terminated */
 };
 
-extern const struct cli_command cmd_backup, cmd_bench, cmd_dead, cmd_dev, cmd_doctor, cmd_enqueue,
-    cmd_explain, cmd_job, cmd_migrate, cmd_prune, cmd_queue, cmd_version, cmd_worker, cmd_workers;
+extern const struct cli_command cmd_backup, cmd_bench, cmd_dead, cmd_dev, cmd_doctor, cmd_enqueue, cmd_explain, cmd_job,
+    cmd_migrate, cmd_prune, cmd_queue, cmd_version, cmd_worker, cmd_workers;
 
 struct cli {
     const struct cli_command *command; /* the one that runs */
@@ -117,8 +114,7 @@ bool cli_args(struct cli *c, int min, int max);
 int cli_usage(struct cli *c, const char *fmt, ...) ST_PRINTF(2, 3);
 
 /* Values; what names the thing in the message, such as "--slots". */
-bool cli_int(struct cli *c, const char *what, const char *text, int64_t min, int64_t max,
-             int64_t *out);
+bool cli_int(struct cli *c, const char *what, const char *text, int64_t min, int64_t max, int64_t *out);
 bool cli_duration(struct cli *c, const char *what, const char *text, int64_t *us);
 bool cli_time(struct cli *c, const char *what, const char *text, int64_t *us);
 
@@ -135,8 +131,7 @@ void cli_remedy(const struct cli *c, stint_error *err);
  * {"error":{"code","message","remedy"}} to stdout.  Returns the exit code and sets c->exit. */
 int cli_fail(struct cli *c, const stint_error *err);
 /* The same with a message made here. */
-int cli_error(struct cli *c, stint_code code, const char *remedy, const char *fmt, ...)
-    ST_PRINTF(4, 5);
+int cli_error(struct cli *c, stint_code code, const char *remedy, const char *fmt, ...) ST_PRINTF(4, 5);
 /* "stint: warning: ..." to stderr, whatever --json says. */
 void cli_warn(struct cli *c, const char *fmt, ...) ST_PRINTF(2, 3);
 
@@ -159,8 +154,7 @@ enum {
  * asking again gives the same one. */
 struct st_store *cli_store(struct cli *c, unsigned flags);
 /* A handle of one's own on any url, with the same patience (no message, no c->exit). */
-stint_code cli_store_open(struct cli *c, const char *url, unsigned flags, struct st_store **out,
-                          stint_error *err);
+stint_code cli_store_open(struct cli *c, const char *url, unsigned flags, struct st_store **out, stint_error *err);
 
 /* Log to stderr: by --log-level and --log-format, else at `level` as logfmt.  main has called it
  * with ST_LOG_WARN; worker and dev call it again. */
@@ -191,7 +185,7 @@ struct cli_table {
 void cli_table_init(struct cli_table *t, const char *const *heads); /* NULL-terminated */
 void cli_table_cell(struct cli_table *t, const char *fmt, ...) ST_PRINTF(2, 3);
 void cli_table_color(struct cli_table *t, enum cli_color color); /* of the cell added last */
-int cli_table_print(struct cli *c, struct cli_table *t); /* to stdout, and frees it; exit code */
+int cli_table_print(struct cli *c, struct cli_table *t);         /* to stdout, and frees it; exit code */
 
 /* Makes outside text fit for a terminal and for JSON, in place: one line of UTF-8, whatever is not
  * becomes '?'. */
@@ -218,8 +212,7 @@ struct cli_progress {
     int64_t start_us, drawn_us;
 };
 /* unit: "jobs"; "bytes" are drawn as KiB, MiB or GiB. */
-void cli_progress_start(struct cli *c, struct cli_progress *p, const char *what, const char *unit,
-                        int64_t total);
+void cli_progress_start(struct cli *c, struct cli_progress *p, const char *what, const char *unit, int64_t total);
 void cli_progress_set(struct cli_progress *p, int64_t done, int64_t total);
 void cli_progress_fn(void *progress, int64_t done, int64_t total); /* an st_progress_fn */
 void cli_progress_end(struct cli_progress *p);                     /* wipes it */

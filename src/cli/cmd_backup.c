@@ -17,8 +17,7 @@ static int report(struct cli *c, const char *path)
     struct st_jw w;
 
     if (stat(path, &st) != 0)
-        return cli_error(c, STINT_ESTORE, NULL, "the copy %s is not there: %s", path,
-                         strerror(errno));
+        return cli_error(c, STINT_ESTORE, NULL, "the copy %s is not there: %s", path, strerror(errno));
     if (!c->json) {
         printf("%s, %lld bytes\n", path, (long long)st.st_size);
         return CLI_DONE;
@@ -49,8 +48,7 @@ static int run(struct cli *c)
         return c->exit;
     path = c->args[0];
     if (access(path, F_OK) == 0)
-        return cli_error(c, STINT_EINVAL, "choose another name, or remove it first",
-                         "%s is already there", path);
+        return cli_error(c, STINT_EINVAL, "choose another name, or remove it first", "%s is already there", path);
     store = cli_store(c, 0);
     if (!store)
         return c->exit;
@@ -64,10 +62,9 @@ const struct cli_command cmd_backup = {
     .name = "backup",
     .summary = "copy the store to a file while it is used",
     .synopsis = "FILE",
-    .about =
-        "Writes a consistent copy of a SQLite store to FILE, which must not be there yet.  Workers and "
-        "producers\n"
-        "go on meanwhile.  Result files and logs lie in directories of their own: copy those too.",
+    .about = "Writes a consistent copy of a SQLite store to FILE, which must not be there yet.  Workers and "
+             "producers\n"
+             "go on meanwhile.  Result files and logs lie in directories of their own: copy those too.",
     .examples = "stint backup \"stint-$(date +%F).db\"",
     .run = run,
 };

@@ -82,8 +82,7 @@ static bool check_only(struct cli *c, const char *list)
 
 /* ---- enqueue ------------------------------------------------------------------------------- */
 
-static stint_code enqueue_some(struct st_store *s, const struct bench *b, size_t n,
-                               stint_error *err)
+static stint_code enqueue_some(struct st_store *s, const struct bench *b, size_t n, stint_error *err)
 {
     struct st_enqueue_item *items = calloc(n, sizeof(*items));
     struct st_new_job *jobs = calloc(n, sizeof(*jobs));
@@ -108,8 +107,8 @@ static stint_code enqueue_some(struct st_store *s, const struct bench *b, size_t
     return rc;
 }
 
-static stint_code part_enqueue(struct bench *b, int64_t total, int64_t step, const char *what,
-                               double *rate, stint_error *err)
+static stint_code part_enqueue(struct bench *b, int64_t total, int64_t step, const char *what, double *rate,
+                               stint_error *err)
 {
     struct cli_progress p;
     struct st_store *s = NULL;
@@ -192,8 +191,7 @@ static stint_code parts(struct bench *b, stint_error *err)
     if (b->preload)
         rc = bench_pg_preload(b->pg, b->preload, b->payload_len, err);
     if (rc == STINT_OK && wanted(b, "enqueue"))
-        rc = part_enqueue(b, b->jobs / 50 > 2000 ? 2000 : b->jobs / 50 + 1, 1, "enqueue",
-                          &b->r.single_rate, err);
+        rc = part_enqueue(b, b->jobs / 50 > 2000 ? 2000 : b->jobs / 50 + 1, 1, "enqueue", &b->r.single_rate, err);
     if (rc == STINT_OK && wanted(b, "batch"))
         rc = part_batch(b, err);
     if (rc == STINT_OK && wanted(b, "drain"))
@@ -323,8 +321,7 @@ static const struct cli_option options[] = {
     {"idle-seconds", 0, "N", OPT_SECONDS, "how long to watch an idle worker (10)"},
     {"limit", 0, "N", OPT_LIMIT, "stop draining after about N jobs (all)"},
     {"workers", 'w', "N", OPT_WORKERS, "drain with so many worker processes (1)"},
-    {"pin", 0, NULL, OPT_PIN,
-     "PostgreSQL: hold a snapshot while draining, so that nothing dead can go"},
+    {"pin", 0, NULL, OPT_PIN, "PostgreSQL: hold a snapshot while draining, so that nothing dead can go"},
     {"preload", 0, "KIND=N,..", OPT_PRELOAD,
      "PostgreSQL: first add waiting, scheduled, history, unserved or paused jobs"},
     {"only", 0, "PARTS", OPT_ONLY, "some of enqueue,batch,drain,pickup,idle"},
@@ -335,14 +332,13 @@ const struct cli_command cmd_bench = {
     .name = "bench",
     .summary = "measure this machine and store",
     .synopsis = "[options]",
-    .about =
-        "Measures enqueueing, draining, pickup and an idle worker, with the worker that ships.\n"
-        "Without --store it makes a store of its own in this folder and removes it afterwards; "
-        "with --store\n"
-        "it uses the queue `bench` there and leaves its finished jobs to retention.  A PostgreSQL "
-        "server is also\n"
-        "asked what it cost: log and commits per job, pages, dead rows, connections; nothing else "
-        "should run there.",
+    .about = "Measures enqueueing, draining, pickup and an idle worker, with the worker that ships.\n"
+             "Without --store it makes a store of its own in this folder and removes it afterwards; "
+             "with --store\n"
+             "it uses the queue `bench` there and leaves its finished jobs to retention.  A PostgreSQL "
+             "server is also\n"
+             "asked what it cost: log and commits per job, pages, dead rows, connections; nothing else "
+             "should run there.",
     .options = options,
     .examples = "stint bench\n"
                 "stint bench --only drain,batch --jobs 1000000 --batch 100\n"

@@ -55,8 +55,8 @@ static int show(struct cli *c)
     if (info.state == ST_FAILED)
         code = cli_job_print(c, &info, st_store_now(c->store));
     else
-        code = cli_error(c, STINT_ESTATE, "`stint job show` shows it", "job %s is %s, not failed",
-                         info.id, st_shown_name(info.shown));
+        code = cli_error(c, STINT_ESTATE, "`stint job show` shows it", "job %s is %s, not failed", info.id,
+                         st_shown_name(info.shown));
     st_job_info_clear(&info);
     return code;
 }
@@ -82,8 +82,7 @@ static int change(struct cli *c, enum cli_change what)
     if (c->n_args)
         return cli_jobs_change(c, what, c->args, c->n_args, true);
     if (!all && !f.any)
-        return cli_usage(
-            c, "which jobs?  name them, or choose by --type, --queue or --before, or say --all");
+        return cli_usage(c, "which jobs?  name them, or choose by --type, --queue or --before, or say --all");
     return cli_dead_change(c, what, &f);
 }
 
@@ -142,8 +141,7 @@ static const struct cli_command dead_discard = {
     .run = discard,
 };
 
-static const struct cli_command *const verbs[] = {&dead_list, &dead_show, &dead_retry,
-                                                  &dead_discard, NULL};
+static const struct cli_command *const verbs[] = {&dead_list, &dead_show, &dead_retry, &dead_discard, NULL};
 
 const struct cli_command cmd_dead = {
     .name = "dead",

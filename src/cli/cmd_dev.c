@@ -135,12 +135,10 @@ static stint_code check_served(struct dev *d, const struct st_batch *batch, stin
 
         if (!st_rule_find(rules, n, queue, type))
             rc = st_refuse(err, "add it under `types:` in the configuration",
-                           "line %zu: nothing here runs the type %.*s", batch->lines[i],
-                           (int)type.len, type.p);
+                           "line %zu: nothing here runs the type %.*s", batch->lines[i], (int)type.len, type.p);
         else if (!queue_served(&d->settings, queue))
             rc = st_refuse(err, "add it to `worker.queues` in the configuration, or to STINT_QUEUES",
-                           "line %zu: nothing here serves the queue %.*s", batch->lines[i],
-                           (int)queue.len, queue.p);
+                           "line %zu: nothing here serves the queue %.*s", batch->lines[i], (int)queue.len, queue.p);
     }
     st_plan_unref(plan);
     return rc;

@@ -17,8 +17,7 @@
 #include "cli/doctor.h"
 #include "store/redis_conn.h"
 
-void cli_found(struct cli_doctor *d, enum st_severity severity, const char *remedy, const char *fmt,
-               ...)
+void cli_found(struct cli_doctor *d, enum st_severity severity, const char *remedy, const char *fmt, ...)
 {
     struct cli_finding *f;
     char text[1024];
@@ -54,8 +53,7 @@ static void found_error(struct cli_doctor *d, const stint_error *err)
 
 /* ---- configuration ---------------------------------------------------------------------- */
 
-static void check_type(struct cli_doctor *d, const struct st_settings *s,
-                       const struct st_type_conf *t)
+static void check_type(struct cli_doctor *d, const struct st_settings *s, const struct st_type_conf *t)
 {
     stint_error err;
     bool ok = true;
@@ -65,13 +63,11 @@ static void check_type(struct cli_doctor *d, const struct st_settings *s,
         return;
     }
     if (st_conf_program(&t->command, &err)) {
-        cli_found(d, ST_BAD, err.remedy, "type %s (%s:%d): run: %s", t->pattern, s->path, t->line,
-                  err.message);
+        cli_found(d, ST_BAD, err.remedy, "type %s (%s:%d): run: %s", t->pattern, s->path, t->line, err.message);
         ok = false;
     }
     if (st_conf_cwd(&t->command, &err)) {
-        cli_found(d, ST_BAD, err.remedy, "type %s (%s:%d): cwd: %s", t->pattern, s->path, t->line,
-                  err.message);
+        cli_found(d, ST_BAD, err.remedy, "type %s (%s:%d): cwd: %s", t->pattern, s->path, t->line, err.message);
         ok = false;
     }
     if (ok)
@@ -112,8 +108,8 @@ static void check_queues(struct cli_doctor *d, const struct st_settings *s)
         for (size_t j = 0; j < i; j++)
             if (st_queue_covers(st_slice_cstr(s->queues[j].name), st_slice_cstr(s->queues[i].name)))
                 cli_found(d, ST_WARNING, "put the sub before its parent, or leave it out",
-                          "queue %s is shadowed: %s stands before it and means its subs too",
-                          s->queues[i].name, s->queues[j].name);
+                          "queue %s is shadowed: %s stands before it and means its subs too", s->queues[i].name,
+                          s->queues[j].name);
 }
 
 static void check_config(struct cli_doctor *d, struct st_settings *s)
@@ -123,8 +119,7 @@ static void check_config(struct cli_doctor *d, struct st_settings *s)
 
     d->area = "configuration";
     if (!path) {
-        cli_found(d, ST_WARNING, "a worker needs one: list what to run under `types:`",
-                  "there is no stint.yaml here");
+        cli_found(d, ST_WARNING, "a worker needs one: list what to run under `types:`", "there is no stint.yaml here");
     } else if (st_config_read(path, false, s, &err)) {
         found_error(d, &err);
         st_settings_clear(s);
@@ -135,8 +130,8 @@ static void check_config(struct cli_doctor *d, struct st_settings *s)
         found_error(d, &err);
     if (!path)
         return;
-    cli_found(d, ST_FINE, NULL, "%s can be read; %zu type%s, %d slot%s", path, s->n_types,
-              s->n_types == 1 ? "" : "s", s->slots, s->slots == 1 ? "" : "s");
+    cli_found(d, ST_FINE, NULL, "%s can be read; %zu type%s, %d slot%s", path, s->n_types, s->n_types == 1 ? "" : "s",
+              s->slots, s->slots == 1 ? "" : "s");
     if (s->n_types == 0)
         cli_found(d, ST_WARNING, "list what to run under `types:`",
                   "%s has no types: a worker would have nothing to run", path);
@@ -202,8 +197,7 @@ static void check_missing(struct cli_doctor *d, const char *url)
     if (st_store_open(url, &opt, &store, &err) == STINT_EAGAIN)
         found_error(d, &err);
     else
-        cli_found(d, ST_WARNING,
-                  "the first enqueue or worker makes it; else check --store and $STINT_STORE",
+        cli_found(d, ST_WARNING, "the first enqueue or worker makes it; else check --store and $STINT_STORE",
                   "there is no store at %s yet", url);
     st_store_close(store);
 }
@@ -258,8 +252,7 @@ static void check_intake(struct cli_doctor *d, const struct st_settings *s, cons
 /* ---- report ----------------------------------------------------------------------------- */
 
 static const char *const words[] = {[ST_FINE] = "ok", [ST_WARNING] = "warning", [ST_BAD] = "error"};
-static const enum cli_color colors[] = {
-    [ST_FINE] = CLI_GREEN, [ST_WARNING] = CLI_YELLOW, [ST_BAD] = CLI_RED};
+static const enum cli_color colors[] = {[ST_FINE] = CLI_GREEN, [ST_WARNING] = CLI_YELLOW, [ST_BAD] = CLI_RED};
 
 /* As it can be pasted: in full, and a function in its lines, since some are comments.  The text is
  * used up. */
@@ -286,8 +279,8 @@ static void print_text(struct cli_doctor *d, const size_t counts[3])
         if (strcmp(area, f->area) != 0)
             printf("%s%s%s\n", cli_paint(d->c, CLI_BOLD), f->area, cli_paint(d->c, CLI_PLAIN));
         area = f->area;
-        printf("  %s%-8s%s %s\n", cli_paint(d->c, colors[f->severity]), words[f->severity],
-               cli_paint(d->c, CLI_PLAIN), cli_safe(f->what, safe, sizeof(safe)));
+        printf("  %s%-8s%s %s\n", cli_paint(d->c, colors[f->severity]), words[f->severity], cli_paint(d->c, CLI_PLAIN),
+               cli_safe(f->what, safe, sizeof(safe)));
         if (f->remedy)
             print_remedy(f->remedy);
     }

@@ -37,10 +37,8 @@ static const struct cli_option options[] = {
     {"at", 0, "TIME", OPT_AT, "not before this time: 2030-01-01T12:00:00Z"},
     {"max-attempts", 0, "N", OPT_ATTEMPTS, "how often it may run, 0 = no limit [by its type]"},
     {"timeout", 0, "DURATION", OPT_TIMEOUT, "how long a run may take, or none [by its type]"},
-    {"key", 'k', "KEY", OPT_KEY,
-     "a unique key: while it is held, the same type and key is a duplicate"},
-    {"unique", 'u', "HOW", OPT_UNIQUE,
-     "how long the key is held: active, forever, or a duration [active]"},
+    {"key", 'k', "KEY", OPT_KEY, "a unique key: while it is held, the same type and key is a duplicate"},
+    {"unique", 'u', "HOW", OPT_UNIQUE, "how long the key is held: active, forever, or a duration [active]"},
     {"id", 0, "ID", OPT_ID, "the job's id; repeating an id adds nothing [a new UUIDv7]"},
     {"meta", 0, "JSON", OPT_META, "an object that is kept with the job"},
     {"batch", 'b', "FILE", OPT_BATCH, "jobs from a file, or - for stdin: one JSON object per line"},
@@ -74,8 +72,7 @@ static bool set_timeout(struct cli *c, struct st_new_job *job, const char *arg)
     return false;
 }
 
-static bool set_int(struct cli *c, const char *what, const char *arg, int64_t min, int64_t max,
-                    int *out)
+static bool set_int(struct cli *c, const char *what, const char *arg, int64_t min, int64_t max, int *out)
 {
     int64_t n;
 
@@ -141,8 +138,7 @@ static bool read_payload(struct cli *c, size_t max, struct st_slice *out, char *
 }
 
 /* The payload argument, stdin for "-", or null; *text is to be freed. */
-static bool get_payload(struct cli *c, const char *arg, size_t max, struct st_slice *out,
-                        char **text)
+static bool get_payload(struct cli *c, const char *arg, size_t max, struct st_slice *out, char **text)
 {
     stint_error err;
 
@@ -204,15 +200,13 @@ static int enqueue_one(struct cli *c, struct want *w, size_t payload_max)
         st_err_remedy(&err, "repeat the command with --id %s: that adds it once at most", out.id);
     }
     if (rc == STINT_EEXISTS)
-        st_err_remedy(&err, "choose another --id; `stint job show %s` shows the job that has it",
-                      out.id);
+        st_err_remedy(&err, "choose another --id; `stint job show %s` shows the job that has it", out.id);
     return rc ? cli_fail(c, &err) : report_one(c, &out);
 }
 
 /* ---- a batch ------------------------------------------------------------------------ */
 
-static stint_code feed_all(int fd, const char *name, struct st_batch *b, struct cli_progress *p,
-                           stint_error *err)
+static stint_code feed_all(int fd, const char *name, struct st_batch *b, struct cli_progress *p, stint_error *err)
 {
     int64_t total = 0, done = 0;
     struct stat st;
@@ -227,8 +221,7 @@ static stint_code feed_all(int fd, const char *name, struct st_batch *b, struct 
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return st_refuse(err, "name a file that this user may read", "cannot read %s: %s", name,
-                             strerror(errno));
+            return st_refuse(err, "name a file that this user may read", "cannot read %s: %s", name, strerror(errno));
         if (n == 0)
             return st_batch_end(b, err);
         rc = st_batch_feed(b, ST_SLICE(chunk, (size_t)n), err);
@@ -247,8 +240,7 @@ static stint_code read_batch(struct cli *c, const char *path, struct st_batch *b
     stint_code rc;
 
     if (fd < 0)
-        return st_refuse(err, "name a file that is there, or - for stdin", "cannot open %s: %s",
-                         path, strerror(errno));
+        return st_refuse(err, "name a file that is there, or - for stdin", "cannot open %s: %s", path, strerror(errno));
     cli_progress_start(c, &p, "reading", "bytes", 0);
     rc = feed_all(fd, in ? "standard input" : path, b, &p, err);
     cli_progress_end(&p);
@@ -316,10 +308,8 @@ static int send_batch(struct cli *c, const struct st_batch *b)
         st_err_remedy(&err, "repeat it: lines with an `id` are added once at most; for the others "
                             "see what is there, `stint job list`");
     } else if (rc == STINT_EUNKNOWN) {
-        st_fail(&err, rc, "the store may or may not have the batch, whose first job is %s",
-                out[0].id);
-        st_err_remedy(&err, "all of it is there or nothing: ask with `stint job show %s`",
-                      out[0].id);
+        st_fail(&err, rc, "the store may or may not have the batch, whose first job is %s", out[0].id);
+        st_err_remedy(&err, "all of it is there or nothing: ask with `stint job show %s`", out[0].id);
     }
     code = rc ? cli_fail(c, &err) : report_batch(c, out, b->n);
     free(out);
@@ -366,8 +356,7 @@ static int run(struct cli *c)
     if ((!w.batch || c->n_args > 1) &&
         !get_payload(c, c->n_args > 1 ? c->args[1] : NULL, s->limits.payload, &job->payload, &text))
         return c->exit;
-    code =
-        w.batch ? enqueue_batch(c, &w, s->limits.payload) : enqueue_one(c, &w, s->limits.payload);
+    code = w.batch ? enqueue_batch(c, &w, s->limits.payload) : enqueue_one(c, &w, s->limits.payload);
     free(text);
     return code;
 }

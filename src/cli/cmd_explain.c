@@ -8,8 +8,7 @@
 #include "cli/explain.h"
 #include "cli/jobs.h"
 
-static int print_json(struct cli *c, const struct st_job_info *j, const struct cli_reason *r,
-                      size_t n)
+static int print_json(struct cli *c, const struct st_job_info *j, const struct cli_reason *r, size_t n)
 {
     struct st_buf b;
     struct st_jw w;
@@ -38,14 +37,12 @@ static int print_json(struct cli *c, const struct st_job_info *j, const struct c
     return cli_print_json(c, &b);
 }
 
-static int print_text(struct cli *c, const struct st_job_info *j, const struct cli_reason *r,
-                      size_t n)
+static int print_text(struct cli *c, const struct st_job_info *j, const struct cli_reason *r, size_t n)
 {
     char safe[sizeof(r->text)];
 
-    printf("job %s is %s%s%s\n", cli_safe(j->id, safe, sizeof(safe)),
-           cli_paint(c, cli_state_color(j->shown)), st_shown_name(j->shown),
-           cli_paint(c, CLI_PLAIN));
+    printf("job %s is %s%s%s\n", cli_safe(j->id, safe, sizeof(safe)), cli_paint(c, cli_state_color(j->shown)),
+           st_shown_name(j->shown), cli_paint(c, CLI_PLAIN));
     for (size_t i = 0; i < n; i++) {
         printf("  - %s\n", cli_safe(r[i].text, safe, sizeof(safe)));
         if (r[i].remedy[0])
@@ -55,8 +52,7 @@ static int print_text(struct cli *c, const struct st_job_info *j, const struct c
 }
 
 /* Everything the reasons are made from; what it allocates is in *queues and *workers. */
-static bool gather(struct cli *c, struct cli_facts *f, struct st_queue_info **queues,
-                   struct st_worker_info **workers)
+static bool gather(struct cli *c, struct cli_facts *f, struct st_queue_info **queues, struct st_worker_info **workers)
 {
     stint_error err;
 

@@ -40,8 +40,7 @@ static const struct cli_command job_show = {
 /* ---- list ----------------------------------------------------------------------------- */
 
 static const struct cli_option list_options[] = {
-    {"state", 's', "STATE", CLI_F_STATE,
-     "scheduled, pending, running, failed, ...; several with commas"},
+    {"state", 's', "STATE", CLI_F_STATE, "scheduled, pending, running, failed, ...; several with commas"},
     {"queue", 'q', "NAME", CLI_F_QUEUE, "of this queue; a parent means its subs too"},
     {"type", 't', "TYPE", CLI_F_TYPE, "of this type; a name, or a beginning with *"},
     {"worker", 'w', "ID", CLI_F_WORKER, "held by this worker, or ended by it"},
@@ -116,8 +115,7 @@ static int wait_print(struct cli *c, const struct st_job_info *info, bool result
     if (result && ok)
         return print_result(c, info);
     if (result && !c->json)
-        return cli_error(c, STINT_ESTATE, info->error_message, "job %s is %s", info->id,
-                         st_shown_name(info->shown));
+        return cli_error(c, STINT_ESTATE, info->error_message, "job %s is %s", info->id, st_shown_name(info->shown));
     code = cli_job_print(c, info, st_store_now(c->store));
     return code || ok ? code : CLI_FAILED;
 }
@@ -210,8 +208,7 @@ static const struct cli_command job_cancel = {
 };
 
 static const struct cli_option retry_options[] = {
-    {"replay", 0, NULL, OPT_REPLAY,
-     "run a succeeded job once more: makes a new job with its payload"},
+    {"replay", 0, NULL, OPT_REPLAY, "run a succeeded job once more: makes a new job with its payload"},
     {NULL, 0, NULL, 0, NULL},
 };
 

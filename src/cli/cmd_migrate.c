@@ -34,8 +34,8 @@ static void pending_json(struct st_jw *w, const struct st_schema *v)
 }
 
 /* sql may be NULL; key is what it is called. */
-static int report_json(struct cli *c, const struct st_schema *before, const struct st_schema *now,
-                       const char *key, const char *sql)
+static int report_json(struct cli *c, const struct st_schema *before, const struct st_schema *now, const char *key,
+                       const char *sql)
 {
     struct st_buf b;
     struct st_jw w;
@@ -65,16 +65,13 @@ static void print_versions(const struct st_schema *before, const struct st_schem
     else if (now->have == now->want)
         printf("schema version %d: nothing to do\n", now->have);
     else if (now->have > now->want)
-        printf("schema version %d, newer than this program's %d, which can work with it\n",
-               now->have, now->want);
+        printf("schema version %d, newer than this program's %d, which can work with it\n", now->have, now->want);
     else
-        printf("schema version %d; this program wants %d: run `stint migrate up`\n", now->have,
-               now->want);
+        printf("schema version %d; this program wants %d: run `stint migrate up`\n", now->have, now->want);
 }
 
 /* roles: SQL that somebody with more rights must run, or "". */
-static int report(struct cli *c, const struct st_schema *before, const struct st_schema *now,
-                  const char *roles)
+static int report(struct cli *c, const struct st_schema *before, const struct st_schema *now, const char *roles)
 {
     if (c->json)
         return report_json(c, before, now, "roles_sql", roles);
@@ -92,8 +89,8 @@ static int too_new(struct cli *c, struct st_store *store, const struct st_schema
 
     st_store_about(store, &about);
     return cli_error(c, STINT_ESTORE, "use a newer stint",
-                     "%s has schema version %d, newer than this program, which knows up to %d",
-                     about.where, s->have, s->want);
+                     "%s has schema version %d, newer than this program, which knows up to %d", about.where, s->have,
+                     s->want);
 }
 
 /* ---- verbs -------------------------------------------------------------------------------- */
@@ -114,8 +111,7 @@ static int up(struct cli *c, struct st_store *store, const struct st_schema *bef
     return exit;
 }
 
-static int down(struct cli *c, struct st_store *store, const struct st_schema *before,
-                const struct flags *f)
+static int down(struct cli *c, struct st_store *store, const struct st_schema *before, const struct flags *f)
 {
     const int to = f->to >= 0 ? (int)f->to : before->have > 0 ? before->have - 1 : 0;
     struct st_schema now = {0};
@@ -216,13 +212,12 @@ const struct cli_command cmd_migrate = {
     .name = "migrate",
     .summary = "bring the store's schema up to date, or show its version",
     .synopsis = "[up|down|status|sql] [options]",
-    .about =
-        "`up`, which is meant when nothing is said, brings the schema of the store to what this\n"
-        "program wants, making the store if it is not there.  `status` only looks.  `sql` prints "
-        "what\n"
-        "`up` would run, for whoever has the rights.  `down` goes back.\n"
-        "A SQLite store is brought up by every command; a PostgreSQL store only here, once it is "
-        "made.",
+    .about = "`up`, which is meant when nothing is said, brings the schema of the store to what this\n"
+             "program wants, making the store if it is not there.  `status` only looks.  `sql` prints "
+             "what\n"
+             "`up` would run, for whoever has the rights.  `down` goes back.\n"
+             "A SQLite store is brought up by every command; a PostgreSQL store only here, once it is "
+             "made.",
     .options = options,
     .examples = "stint migrate status\nstint backup before.db && stint migrate up\n"
                 "stint migrate sql > stint.sql\nstint migrate down --to 1 --yes",

@@ -50,8 +50,7 @@ static int report(struct cli *c, const struct tally *t, bool dry_run)
     struct st_jw w;
 
     if (!c->json) {
-        printf("%zu job%s %s", t->jobs, t->jobs == 1 ? "" : "s",
-               dry_run ? "would be removed" : "removed");
+        printf("%zu job%s %s", t->jobs, t->jobs == 1 ? "" : "s", dry_run ? "would be removed" : "removed");
         if (t->files)
             printf(", with %zu file%s", t->files, t->files == 1 ? "" : "s");
         putchar('\n');
@@ -87,8 +86,8 @@ static int64_t count(struct st_store *store, struct st_prune_req req)
     return n;
 }
 
-static stint_code prune(struct cli *c, struct st_store *store, struct st_prune_req *req,
-                        struct tally *t, stint_error *err)
+static stint_code prune(struct cli *c, struct st_store *store, struct st_prune_req *req, struct tally *t,
+                        stint_error *err)
 {
     struct cli_progress bar;
     stint_code rc = STINT_OK;

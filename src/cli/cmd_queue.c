@@ -47,9 +47,7 @@ static int list_json(struct cli *c, const struct st_queue_info *q, size_t n, int
         st_jw_close(&w, '}');
         st_jw_key(&w, "oldest_due_seconds");
         if (q[i].oldest_due_us)
-            st_jw_num(&w,
-                      (double)(now_us > q[i].oldest_due_us ? now_us - q[i].oldest_due_us : 0) / 1e6,
-                      3);
+            st_jw_num(&w, (double)(now_us > q[i].oldest_due_us ? now_us - q[i].oldest_due_us : 0) / 1e6, 3);
         else
             st_jw_null(&w);
         st_jw_close(&w, '}');
@@ -82,9 +80,8 @@ static void count_cell(struct cli_table *t, int64_t n, enum cli_color color)
 
 static int list_text(struct cli *c, const struct st_queue_info *q, size_t n, int64_t now_us)
 {
-    static const char *const heads[] = {"QUEUE",         ">PENDING",   ">SCHEDULED", ">RETRYING",
-                                        ">RUNNING",      ">SUCCEEDED", ">FAILED",    ">CANCELLED",
-                                        "WAITING SINCE", "",           NULL};
+    static const char *const heads[] = {"QUEUE",   ">PENDING",   ">SCHEDULED",    ">RETRYING", ">RUNNING", ">SUCCEEDED",
+                                        ">FAILED", ">CANCELLED", "WAITING SINCE", "",          NULL};
     struct cli_table t;
     char text[CLI_TEXT];
 
@@ -104,8 +101,7 @@ static int list_text(struct cli *c, const struct st_queue_info *q, size_t n, int
         count_cell(&t, k[ST_SHOW_SUCCEEDED], CLI_GREEN);
         count_cell(&t, k[ST_SHOW_FAILED], CLI_RED);
         count_cell(&t, k[ST_SHOW_CANCELLED], CLI_DIM);
-        cli_table_cell(&t, "%s",
-                       q[i].oldest_due_us ? cli_age(now_us, q[i].oldest_due_us, text) : "-");
+        cli_table_cell(&t, "%s", q[i].oldest_due_us ? cli_age(now_us, q[i].oldest_due_us, text) : "-");
         paused_cell(&t, &q[i], paused_parent(q, n, q[i].name));
     }
     return cli_table_print(c, &t);
@@ -127,8 +123,7 @@ static int list(struct cli *c)
         return c->exit;
     if (st_store_queues(store, 0, &q, &n, &err))
         return cli_fail(c, &err);
-    code =
-        c->json ? list_json(c, q, n, st_store_now(store)) : list_text(c, q, n, st_store_now(store));
+    code = c->json ? list_json(c, q, n, st_store_now(store)) : list_text(c, q, n, st_store_now(store));
     free(q);
     return code;
 }
@@ -173,8 +168,7 @@ static bool set_paused(struct cli *c, struct st_store *store, const char *name, 
     if (!paused && !known(c, store, slice, &there))
         return false;
     if (!there) {
-        cli_error(c, STINT_ENOTFOUND, "`stint queue list` shows those there are",
-                  "there is no queue %s", name);
+        cli_error(c, STINT_ENOTFOUND, "`stint queue list` shows those there are", "there is no queue %s", name);
         return false;
     }
     if (st_store_pause(store, 0, slice, paused, &err) == STINT_OK)
@@ -269,10 +263,9 @@ static const struct cli_command queue_pause = {
     .name = "pause",
     .summary = "give out no more jobs of a queue",
     .synopsis = "NAME...",
-    .about =
-        "Workers take no more jobs of the queue until it is resumed.  Jobs that run go on, and "
-        "jobs may still be\n"
-        "added.  Pausing a parent pauses its subs too; a queue that has no jobs yet may be paused.",
+    .about = "Workers take no more jobs of the queue until it is resumed.  Jobs that run go on, and "
+             "jobs may still be\n"
+             "added.  Pausing a parent pauses its subs too; a queue that has no jobs yet may be paused.",
     .examples = "stint queue pause mail",
     .run = pause_run,
 };

@@ -116,8 +116,8 @@ static int print_tally(struct cli *c, const struct st_tally *t, const struct lat
 
     if (!c->json) {
         printf("done: %lld succeeded, %lld failed, %lld cancelled; for later: %lld retrying, %lld scheduled\n",
-                (long long)t->succeeded, (long long)t->failed, (long long)t->cancelled, (long long)l->retrying,
-                (long long)l->scheduled);
+               (long long)t->succeeded, (long long)t->failed, (long long)t->cancelled, (long long)l->retrying,
+               (long long)l->scheduled);
         return CLI_DONE;
     }
     st_buf_init(&b, 4096);
@@ -145,8 +145,12 @@ static stint_code check_intake(const struct args *a, const struct st_settings *s
 static int work(struct args *a, const struct st_settings *s)
 {
     const struct cli_place place = {.url = a->url, .signal = s->signal, .runqy = s->runqy};
-    struct st_worker_options opt = {.opener = cli_opener(&place), .settings = s, .once = a->once, .signals = true,
-                                    .reload = reload, .reload_arg = a};
+    struct st_worker_options opt = {.opener = cli_opener(&place),
+                                    .settings = s,
+                                    .once = a->once,
+                                    .signals = true,
+                                    .reload = reload,
+                                    .reload_arg = a};
     struct st_worker *w;
     struct st_tally tally;
     struct later later;

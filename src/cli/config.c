@@ -29,8 +29,7 @@ static void drop_queues(struct st_queue_weight *list, size_t n)
     free(list);
 }
 
-static void take_queues(struct st_settings *s, struct st_queue_weight *list, size_t n,
-                        bool weighted)
+static void take_queues(struct st_settings *s, struct st_queue_weight *list, size_t n, bool weighted)
 {
     drop_queues(s->queues, s->n_queues);
     s->queues = list;
@@ -46,8 +45,8 @@ static bool has_queue(const struct st_queue_weight *list, size_t n, const char *
     return false;
 }
 
-static stint_code read_queue(struct st_conf *c, const struct st_yaml *m, bool weighted,
-                             struct st_queue_weight *list, size_t n)
+static stint_code read_queue(struct st_conf *c, const struct st_yaml *m, bool weighted, struct st_queue_weight *list,
+                             size_t n)
 {
     static const struct st_conf_key weight = {.name = "the weight", .min = 1, .max = ST_WEIGHT_MAX};
     const char *name = weighted ? m->key : st_conf_scalar(c, m, "queues");
@@ -58,24 +57,21 @@ static stint_code read_queue(struct st_conf *c, const struct st_yaml *m, bool we
     if (st_queue_check(st_slice_cstr(name), c->err))
         return weighted ? st_conf_wrong_key(c, m) : st_conf_wrong(c, m, "queues");
     if (has_queue(list, n, name))
-        return st_yaml_fail(c->err, c->file, m, "queues: '%.60s' is here for the second time",
-                            name);
+        return st_yaml_fail(c->err, c->file, m, "queues: '%.60s' is here for the second time", name);
     rc = weighted ? st_conf_int(c, m, &weight, &list[n].weight) : STINT_OK;
     if (!rc && !(list[n].name = strdup(name)))
         rc = st_conf_nomem(c);
     return rc;
 }
 
-static stint_code read_queues(struct st_conf *c, const struct st_yaml *v,
-                              const struct st_conf_key *k, void *field)
+static stint_code read_queues(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
 {
     bool weighted = v->kind == ST_YAML_MAP;
     struct st_queue_weight *list;
     size_t n = 0;
 
     if (v->kind == ST_YAML_SCALAR)
-        return st_yaml_fail(c->err, c->file, v,
-                            "%s must be a list [a, b] (first wins) or a map {a: 3, b: 1} (weights)",
+        return st_yaml_fail(c->err, c->file, v, "%s must be a list [a, b] (first wins) or a map {a: 3, b: 1} (weights)",
                             k->name);
     list = calloc(v->n + 1, sizeof(*list));
     if (!list)
@@ -93,8 +89,7 @@ static stint_code read_queues(struct st_conf *c, const struct st_yaml *v,
     return STINT_OK;
 }
 
-static stint_code read_only_types(struct st_conf *c, const struct st_yaml *v,
-                                  const struct st_conf_key *k, void *field)
+static stint_code read_only_types(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
 {
     char ***only = field;
     char **list;
@@ -104,8 +99,7 @@ static stint_code read_only_types(struct st_conf *c, const struct st_yaml *v,
         return rc;
     if (!list[0]) {
         st_conf_strings_free(list);
-        return st_yaml_fail(c->err, c->file, v,
-                            "types is empty; leave it out to serve every configured type");
+        return st_yaml_fail(c->err, c->file, v, "types is empty; leave it out to serve every configured type");
     }
     st_conf_strings_free(*only);
     *only = list;
@@ -114,8 +108,7 @@ static stint_code read_only_types(struct st_conf *c, const struct st_yaml *v,
 
 /* ---- sections ----------------------------------------------------------------------------- */
 
-static stint_code read_id(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
-                          void *field)
+static stint_code read_id(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
 {
     stint_code rc = st_conf_text(c, v, k, field);
 
@@ -142,8 +135,7 @@ static const struct st_conf_key worker_keys[] = {
     {NULL, NULL, 0, 0, 0},
 };
 
-static stint_code read_worker(struct st_conf *c, const struct st_yaml *v,
-                              const struct st_conf_key *k, void *field)
+static stint_code read_worker(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
 {
     struct st_settings *s = field;
     stint_code rc = st_conf_map(c, v, k->name, worker_keys, s);
@@ -168,8 +160,7 @@ static const struct st_conf_key limits_keys[] = {
     {NULL, NULL, 0, 0, 0},
 };
 
-static stint_code read_limits(struct st_conf *c, const struct st_yaml *v,
-                              const struct st_conf_key *k, void *field)
+static stint_code read_limits(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
 {
     return st_conf_map(c, v, k->name, limits_keys, field);
 }
@@ -181,8 +172,7 @@ static const struct st_conf_key retention_keys[] = {
     {NULL, NULL, 0, 0, 0},
 };
 
-static stint_code read_retention(struct st_conf *c, const struct st_yaml *v,
-                                 const struct st_conf_key *k, void *field)
+static stint_code read_retention(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
 {
     return st_conf_map(c, v, k->name, retention_keys, field);
 }
@@ -207,7 +197,7 @@ static bool is_words(const char *text)
     return false;
 }
 
-#define WORDS_WRONG "is a list of words as libpq takes it, not a store's URL"
+#define WORDS_WRONG  "is a list of words as libpq takes it, not a store's URL"
 #define WORDS_REMEDY "write it as postgres://USER@HOST/DATABASE, with what else there is behind a ?"
 
 /* What is wrong with a URL of no store we have. */
@@ -219,8 +209,7 @@ static const char *kind_wrong(const char *text)
     return st_store_kind(whole) ? "but has no // behind that" : "which this version does not have";
 }
 
-static stint_code read_store(struct st_conf *c, const struct st_yaml *v,
-                             const struct st_conf_key *k, void *field)
+static stint_code read_store(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
 {
     const char *text = st_conf_scalar(c, v, k->name);
 
@@ -232,8 +221,7 @@ static stint_code read_store(struct st_conf *c, const struct st_yaml *v,
         return STINT_EINVAL;
     }
     if (is_url(text) && !st_store_kind(text)) {
-        st_yaml_fail(c->err, c->file, v,
-                     "store: names a store of the kind %.*s, %s", (int)strcspn(text, ":"), text,
+        st_yaml_fail(c->err, c->file, v, "store: names a store of the kind %.*s, %s", (int)strcspn(text, ":"), text,
                      kind_wrong(text));
         st_err_remedy(c->err, "use " ST_STORE_URLS);
         return STINT_EINVAL;
@@ -257,25 +245,19 @@ static stint_code read_signal(struct st_conf *c, const struct st_yaml *v, const 
 }
 
 static const struct st_conf_key top_keys[] = {
-    {"store", read_store, AT(store), 0, 0},
-    {"worker", read_worker, 0, 0, 0},
-    {"limits", read_limits, AT(limits), 0, 0},
-    {"retention", read_retention, AT(keep), 0, 0},
-    {"runqy", st_conf_bool, AT(runqy), 0, 0},
-    {"types", st_conf_types, 0, 0, 0},
-    {"queues", st_conf_parents, 0, 0, 0},
-    {"intake", st_conf_intake, AT(intake), 0, 0},
-    {"signal", read_signal, AT(signal), 0, 0},
-    {NULL, NULL, 0, 0, 0},
+    {"store", read_store, AT(store), 0, 0},    {"worker", read_worker, 0, 0, 0},
+    {"limits", read_limits, AT(limits), 0, 0}, {"retention", read_retention, AT(keep), 0, 0},
+    {"runqy", st_conf_bool, AT(runqy), 0, 0},  {"types", st_conf_types, 0, 0, 0},
+    {"queues", st_conf_parents, 0, 0, 0},      {"intake", st_conf_intake, AT(intake), 0, 0},
+    {"signal", read_signal, AT(signal), 0, 0}, {NULL, NULL, 0, 0, 0},
 };
 
 /* ---- the file ----------------------------------------------------------------------------- */
 
-stint_code st_config_parse(const char *name, const char *dir, struct st_slice text,
-                           bool check_programs, struct st_settings *s, stint_error *err)
+stint_code st_config_parse(const char *name, const char *dir, struct st_slice text, bool check_programs,
+                           struct st_settings *s, stint_error *err)
 {
-    struct st_conf c = {
-        .file = name, .dir = dir, .check_programs = check_programs, .s = s, .err = err};
+    struct st_conf c = {.file = name, .dir = dir, .check_programs = check_programs, .s = s, .err = err};
     stint_error own;
     struct st_yaml *root;
     stint_code rc;
@@ -309,8 +291,7 @@ static char *dir_of(const char *path)
     return dir;
 }
 
-stint_code st_config_read(const char *path, bool check_programs, struct st_settings *s,
-                          stint_error *err)
+stint_code st_config_read(const char *path, bool check_programs, struct st_settings *s, stint_error *err)
 {
     char *text = NULL, *dir = NULL;
     size_t len;
@@ -465,8 +446,7 @@ stint_code st_config_env(struct st_settings *s, stint_error *err)
     if (slots) {
         if (!st_parse_i64(st_slice_cstr(slots), &n) || n < 1 || n > ST_SLOTS_MAX)
             return st_refuse(err, "set it to such a number, or unset it",
-                             "STINT_SLOTS: '%.40s' is not a number between 1 and %d", slots,
-                             ST_SLOTS_MAX);
+                             "STINT_SLOTS: '%.40s' is not a number between 1 and %d", slots, ST_SLOTS_MAX);
         s->slots = (int)n;
     }
     if (queues && (rc = st_config_queues(queues, s, err)) != STINT_OK)
@@ -512,8 +492,7 @@ const char *st_config_store(const char *flag, const struct st_settings *s, bool 
     return as_url(store_source(flag, s, dev).text);
 }
 
-stint_code st_config_store_check(const char *flag, const struct st_settings *s, bool dev,
-                                 stint_error *err)
+stint_code st_config_store_check(const char *flag, const struct st_settings *s, bool dev, stint_error *err)
 {
     struct store_source from = store_source(flag, s, dev);
 
@@ -524,14 +503,13 @@ stint_code st_config_store_check(const char *flag, const struct st_settings *s, 
     }
     if (!is_url(from.text) || st_store_kind(from.text))
         return STINT_OK;
-    st_fail(err, STINT_EINVAL, "%s names a store of the kind %.*s, %s", from.name,
-            (int)strcspn(from.text, ":"), from.text, kind_wrong(from.text));
+    st_fail(err, STINT_EINVAL, "%s names a store of the kind %.*s, %s", from.name, (int)strcspn(from.text, ":"),
+            from.text, kind_wrong(from.text));
     if (strstr(from.name, "_URL"))
-        st_err_remedy(
-            err,
-            "STINT_STORE=sqlite:stint.db, or `store: sqlite:stint.db` in stint.yaml, stands "
-            "above %s",
-            from.name);
+        st_err_remedy(err,
+                      "STINT_STORE=sqlite:stint.db, or `store: sqlite:stint.db` in stint.yaml, stands "
+                      "above %s",
+                      from.name);
     else
         st_err_remedy(err, "use " ST_STORE_URLS);
     return STINT_EINVAL;

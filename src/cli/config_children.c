@@ -9,9 +9,8 @@
 
 stint_code st_conf_mode(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
 {
-    static const char *const names[] = {[ST_MODE_ONESHOT] = "oneshot",
-                                        [ST_MODE_ONESHOT_LINES] = "oneshot-lines",
-                                        [ST_MODE_RESIDENT] = "resident"};
+    static const char *const names[] = {
+        [ST_MODE_ONESHOT] = "oneshot", [ST_MODE_ONESHOT_LINES] = "oneshot-lines", [ST_MODE_RESIDENT] = "resident"};
     const char *text = st_conf_scalar(c, v, k->name);
 
     if (!text)
@@ -99,9 +98,9 @@ stint_code st_conf_check_mode(struct st_conf *c, const struct st_yaml *type, enu
         bool lines, resident; /* with which modes it goes */
         bool oneshot;
     } keys[] = {
-        {"processes", false, true, false},       {"max_in_flight", false, true, false},
-        {"on_child_crash", false, true, false},  {"recycle", false, true, false},
-        {"startup_timeout", true, true, false},  {"payload", false, false, true},
+        {"processes", false, true, false},      {"max_in_flight", false, true, false},
+        {"on_child_crash", false, true, false}, {"recycle", false, true, false},
+        {"startup_timeout", true, true, false}, {"payload", false, false, true},
     };
 
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {

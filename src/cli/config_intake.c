@@ -10,8 +10,8 @@
 /* The URL itself is checked in full when the worker opens it: here only what it is for. */
 static stint_code read_rq(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
 {
-    static const char *const schemes[] = {"redis://",          "rediss://",          "redis+unix://", "redis-socket://",
-                                          "redis-sentinel://", "rediss-sentinel://", NULL};
+    static const char *const schemes[] = {
+        "redis://", "rediss://", "redis+unix://", "redis-socket://", "redis-sentinel://", "rediss-sentinel://", NULL};
     const char *text = st_conf_scalar(c, v, k->name);
 
     if (!text)

@@ -67,8 +67,7 @@ static stint_code unknown_key(struct st_conf *c, const struct st_yaml *v, const 
     names[n] = NULL;
     near = st_suggest(st_slice_cstr(v->key), names);
     if (near)
-        st_yaml_fail_key(c->err, c->file, v, "unknown key '%.60s' in %s; did you mean '%s'?",
-                         v->key, where, near);
+        st_yaml_fail_key(c->err, c->file, v, "unknown key '%.60s' in %s; did you mean '%s'?", v->key, where, near);
     else
         st_yaml_fail_key(c->err, c->file, v, "unknown key '%.60s' in %s", v->key, where);
     return st_conf_remedy(c, "%s", list);
@@ -92,8 +91,8 @@ stint_code st_conf_is_map(struct st_conf *c, const struct st_yaml *v, const char
     return st_conf_remedy(c, "write {key: value}, or the keys indented on the lines below");
 }
 
-stint_code st_conf_map(struct st_conf *c, const struct st_yaml *map, const char *where,
-                       const struct st_conf_key *keys, void *base)
+stint_code st_conf_map(struct st_conf *c, const struct st_yaml *map, const char *where, const struct st_conf_key *keys,
+                       void *base)
 {
     stint_code rc = st_conf_is_map(c, map, where);
 
@@ -103,8 +102,7 @@ stint_code st_conf_map(struct st_conf *c, const struct st_yaml *map, const char 
         if (!k)
             return unknown_key(c, v, where, keys);
         if (!k->read) {
-            st_yaml_fail_key(c->err, c->file, v, "'%s' is not in this version of stint yet",
-                             v->key);
+            st_yaml_fail_key(c->err, c->file, v, "'%s' is not in this version of stint yet", v->key);
             st_err_remedy(c->err, "remove the key, or use a version that has it");
             return STINT_EINVAL;
         }
@@ -145,8 +143,7 @@ static stint_code is_empty(struct st_conf *c, const struct st_yaml *v, const str
     return st_conf_remedy(c, "give it a value, or leave the key out");
 }
 
-stint_code st_conf_text(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
-                        void *field)
+stint_code st_conf_text(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
 {
     const char *text = st_conf_scalar(c, v, k->name);
 
@@ -170,8 +167,7 @@ char *st_conf_join(const struct st_conf *c, const char *path)
     return out;
 }
 
-stint_code st_conf_path(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
-                        void *field)
+stint_code st_conf_path(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
 {
     const char *text = st_conf_scalar(c, v, k->name);
 
@@ -230,8 +226,7 @@ stint_code st_conf_strings(struct st_conf *c, const struct st_yaml *v, const cha
 
 /* ---- numbers ---------------------------------------------------------------------------- */
 
-stint_code st_conf_int(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
-                       void *field)
+stint_code st_conf_int(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
 {
     const char *text = st_conf_scalar(c, v, k->name);
     int64_t n;
@@ -241,14 +236,13 @@ stint_code st_conf_int(struct st_conf *c, const struct st_yaml *v, const struct 
     if (!st_parse_i64(st_slice_cstr(text), &n))
         st_yaml_fail(c->err, c->file, v, "%s: '%.40s' is not a whole number", k->name, text);
     else if (n < k->min || n > k->max)
-        st_yaml_fail(c->err, c->file, v, "%s: %.40s is not between %lld and %lld", k->name, text,
-                     (long long)k->min, (long long)k->max);
+        st_yaml_fail(c->err, c->file, v, "%s: %.40s is not between %lld and %lld", k->name, text, (long long)k->min,
+                     (long long)k->max);
     else {
         *(int *)field = (int)n;
         return STINT_OK;
     }
-    return st_conf_remedy(c, "write a whole number between %lld and %lld", (long long)k->min,
-                          (long long)k->max);
+    return st_conf_remedy(c, "write a whole number between %lld and %lld", (long long)k->min, (long long)k->max);
 }
 
 /* "0.1" and the like: digits, at most one point, no sign and no exponent. */
@@ -265,8 +259,7 @@ static bool is_decimal(const char *s)
     return digits && !s[digits];
 }
 
-stint_code st_conf_double(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
-                          void *field)
+stint_code st_conf_double(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
 {
     const double low = (double)k->min / 1000, high = (double)k->max / 1000;
     const char *text = st_conf_scalar(c, v, k->name);
@@ -281,16 +274,14 @@ stint_code st_conf_double(struct st_conf *c, const struct st_yaml *v, const stru
     if (!st_number_parse(st_slice_cstr(text), &d))
         return st_conf_nomem(c);
     if (d < low || d > high) {
-        st_yaml_fail(c->err, c->file, v, "%s: %.40s is not between %g and %g", k->name, text, low,
-                     high);
+        st_yaml_fail(c->err, c->file, v, "%s: %.40s is not between %g and %g", k->name, text, low, high);
         return st_conf_remedy(c, "write a number between %g and %g", low, high);
     }
     *(double *)field = d;
     return STINT_OK;
 }
 
-stint_code st_conf_duration(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
-                            void *field)
+stint_code st_conf_duration(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
 {
     const char *text = st_conf_scalar(c, v, k->name);
     char low[ST_DURATION_TEXT], high[ST_DURATION_TEXT];
@@ -303,16 +294,14 @@ stint_code st_conf_duration(struct st_conf *c, const struct st_yaml *v, const st
     if (us < k->min || (k->max && us > k->max)) {
         st_duration_format(k->min, low);
         st_duration_format(k->max ? k->max : 36500 * ST_DAY, high);
-        st_yaml_fail(c->err, c->file, v, "%s: %.40s is not between %s and %s", k->name, text, low,
-                     high);
+        st_yaml_fail(c->err, c->file, v, "%s: %.40s is not between %s and %s", k->name, text, low, high);
         return st_conf_remedy(c, "write a duration between %s and %s", low, high);
     }
     *(int64_t *)field = us;
     return STINT_OK;
 }
 
-stint_code st_conf_keep(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
-                        void *field)
+stint_code st_conf_keep(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
 {
     if (v->kind == ST_YAML_SCALAR && strcmp(v->text, "forever") == 0) {
         *(int64_t *)field = 0;
@@ -321,8 +310,7 @@ stint_code st_conf_keep(struct st_conf *c, const struct st_yaml *v, const struct
     return st_conf_duration(c, v, k, field);
 }
 
-stint_code st_conf_timeout(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
-                           void *field)
+stint_code st_conf_timeout(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
 {
     if (v->kind == ST_YAML_SCALAR && strcmp(v->text, "none") == 0) {
         *(int64_t *)field = 0;
@@ -349,8 +337,7 @@ static int64_t parse_size(const char *text)
     return -1;
 }
 
-stint_code st_conf_size(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
-                        void *field)
+stint_code st_conf_size(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
 {
     const char *text = st_conf_scalar(c, v, k->name);
     int64_t n;
@@ -363,19 +350,17 @@ stint_code st_conf_size(struct st_conf *c, const struct st_yaml *v, const struct
         return st_conf_remedy(c, "write bytes, or a number with KiB, MiB or GiB: 512KiB");
     }
     if (n < k->min || n > k->max) {
-        st_yaml_fail(c->err, c->file, v, "%s: %.40s is not between %lld and %lld bytes", k->name,
-                     text, (long long)k->min, (long long)k->max);
+        st_yaml_fail(c->err, c->file, v, "%s: %.40s is not between %lld and %lld bytes", k->name, text,
+                     (long long)k->min, (long long)k->max);
         return st_conf_remedy(c, "write a size in that range, such as 1MiB");
     }
     *(size_t *)field = (size_t)n;
     return STINT_OK;
 }
 
-stint_code st_conf_bool(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
-                        void *field)
+stint_code st_conf_bool(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
 {
-    static const char *const yes[] = {"true", "yes", "on", NULL}, *const no[] = {"false", "no",
-                                                                                 "off", NULL};
+    static const char *const yes[] = {"true", "yes", "on", NULL}, *const no[] = {"false", "no", "off", NULL};
     const char *text = st_conf_scalar(c, v, k->name);
 
     if (!text)

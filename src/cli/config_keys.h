@@ -19,21 +19,19 @@ struct st_conf {
 struct st_conf_key {
     const char *name;
     /* Puts the value into *field; NULL = this version does not have it. */
-    stint_code (*read)(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
-                       void *field);
+    stint_code (*read)(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field);
     size_t offset;    /* of the field in what the map fills */
     int64_t min, max; /* of a number, duration (microseconds) or size */
 };
 
 /* Reads the members of a map into *base, in the order of the table (ended by a NULL name).  Keys
  * that are not in it are errors; a key without a value counts as not there. */
-stint_code st_conf_map(struct st_conf *c, const struct st_yaml *map, const char *where,
-                       const struct st_conf_key *keys, void *base);
+stint_code st_conf_map(struct st_conf *c, const struct st_yaml *map, const char *where, const struct st_conf_key *keys,
+                       void *base);
 stint_code st_conf_is_map(struct st_conf *c, const struct st_yaml *v, const char *what);
 
 /* Readers of one value; field is what the name says. */
-typedef stint_code st_conf_read(struct st_conf *c, const struct st_yaml *v,
-                                const struct st_conf_key *k, void *field);
+typedef stint_code st_conf_read(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field);
 st_conf_read st_conf_text;     /* char *: freed and replaced */
 st_conf_read st_conf_path;     /* char *: relative to the file's directory */
 st_conf_read st_conf_int;      /* int */

@@ -90,8 +90,7 @@ stint_code st_conf_cwd(const struct st_command *cmd, stint_error *err)
 
 /* ---- one type --------------------------------------------------------------------------- */
 
-static stint_code read_run(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
-                           void *field)
+static stint_code read_run(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
 {
     struct st_command *cmd = field;
     char *first;
@@ -99,8 +98,7 @@ static stint_code read_run(struct st_conf *c, const struct st_yaml *v, const str
 
     if (v->kind == ST_YAML_SCALAR) {
         st_yaml_fail(c->err, c->file, v, "run must be a list of the program and its arguments");
-        st_err_remedy(
-            c->err, "write run: [program, argument, ...]; for a shell line run: [sh, -c, \"...\"]");
+        st_err_remedy(c->err, "write run: [program, argument, ...]; for a shell line run: [sh, -c, \"...\"]");
         return STINT_EINVAL;
     }
     rc = st_conf_strings(c, v, k->name, NULL, &cmd->argv);
@@ -120,12 +118,10 @@ static stint_code read_run(struct st_conf *c, const struct st_yaml *v, const str
     return STINT_OK;
 }
 
-static stint_code read_payload_by(struct st_conf *c, const struct st_yaml *v,
-                                  const struct st_conf_key *k, void *field)
+static stint_code read_payload_by(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
 {
-    static const char *const names[] = {[ST_PAYLOAD_STDIN] = "stdin",
-                                        [ST_PAYLOAD_FILE] = "file",
-                                        [ST_PAYLOAD_ARGUMENT] = "argument"};
+    static const char *const names[] = {
+        [ST_PAYLOAD_STDIN] = "stdin", [ST_PAYLOAD_FILE] = "file", [ST_PAYLOAD_ARGUMENT] = "argument"};
     const char *text = st_conf_scalar(c, v, k->name);
 
     if (!text)
@@ -147,13 +143,11 @@ static stint_code check_env_name(struct st_slice name, stint_error *err)
     if (memchr(name.p, '=', name.len))
         return st_refuse(err, "write NAME: value", "the name of a variable has a '=' in it");
     if (name.len > 9 && memcmp(name.p, "STINT_JOB_", 10) == 0)
-        return st_refuse(err, "choose another name",
-                         "STINT_JOB_ variables are set by stint itself");
+        return st_refuse(err, "choose another name", "STINT_JOB_ variables are set by stint itself");
     return STINT_OK;
 }
 
-static stint_code read_env(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
-                           void *field)
+static stint_code read_env(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
 {
     stint_code rc = st_conf_is_map(c, v, k->name);
     char **env;
@@ -181,8 +175,7 @@ static stint_code read_env(struct st_conf *c, const struct st_yaml *v, const str
     return STINT_OK;
 }
 
-static stint_code read_inherit(struct st_conf *c, const struct st_yaml *v,
-                               const struct st_conf_key *k, void *field)
+static stint_code read_inherit(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
 {
     struct st_command *cmd = field;
 
@@ -197,8 +190,7 @@ static stint_code read_inherit(struct st_conf *c, const struct st_yaml *v,
 
 /* ---- retry and lease -------------------------------------------------------------------- */
 
-static stint_code read_backoff(struct st_conf *c, const struct st_yaml *v,
-                               const struct st_conf_key *k, void *field)
+static stint_code read_backoff(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
 {
     const char *text = st_conf_scalar(c, v, k->name);
 
@@ -210,18 +202,15 @@ static stint_code read_backoff(struct st_conf *c, const struct st_yaml *v,
     return st_conf_remedy(c, "it is exponential, linear, fixed, asynq or list");
 }
 
-static stint_code read_delays(struct st_conf *c, const struct st_yaml *v,
-                              const struct st_conf_key *k, void *field)
+static stint_code read_delays(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
 {
     struct st_policy *p = field;
     const struct st_conf_key one = {.name = k->name, .max = 3650 * ST_DAY};
 
     if (v->kind != ST_YAML_LIST || v->n == 0)
-        return st_yaml_fail(c->err, c->file, v,
-                            "delays must be a list of durations, such as [10s, 1m]");
+        return st_yaml_fail(c->err, c->file, v, "delays must be a list of durations, such as [10s, 1m]");
     if (v->n > ST_DELAYS_MAX)
-        return st_yaml_fail(c->err, c->file, v, "delays has %zu entries, the most is %d", v->n,
-                            ST_DELAYS_MAX);
+        return st_yaml_fail(c->err, c->file, v, "delays has %zu entries, the most is %d", v->n, ST_DELAYS_MAX);
     p->n_delays = 0;
     for (const struct st_yaml *m = v->first; m; m = m->next) {
         stint_code rc = st_conf_duration(c, m, &one, &p->delays_us[p->n_delays]);
@@ -244,8 +233,7 @@ static const struct st_conf_key retry_keys[] = {
     {NULL, NULL, 0, 0, 0},
 };
 
-static stint_code read_retry(struct st_conf *c, const struct st_yaml *v,
-                             const struct st_conf_key *k, void *field)
+static stint_code read_retry(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
 {
     struct st_policy *p = field;
     stint_code rc = st_conf_map(c, v, k->name, retry_keys, p);
@@ -261,13 +249,11 @@ static stint_code read_retry(struct st_conf *c, const struct st_yaml *v,
         return st_conf_remedy(c, "add delays: [10s, 1m, 10m]");
     }
     if (p->backoff != ST_BACKOFF_LIST && p->n_delays)
-        return st_yaml_fail_key(c->err, c->file, st_yaml_member(v, "delays"),
-                                "delays is only for `backoff: list`");
+        return st_yaml_fail_key(c->err, c->file, st_yaml_member(v, "delays"), "delays is only for `backoff: list`");
     if (initial && !max && p->max_us < p->initial_us)
         p->max_us = p->initial_us;
     if (max && p->max_us < p->initial_us)
-        return st_yaml_fail(c->err, c->file, max, "max: %.40s is shorter than the first wait",
-                            max->text);
+        return st_yaml_fail(c->err, c->file, max, "max: %.40s is shorter than the first wait", max->text);
     return STINT_OK;
 }
 
@@ -277,8 +263,7 @@ static const struct st_conf_key lease_keys[] = {
     {NULL, NULL, 0, 0, 0},
 };
 
-static stint_code read_lease(struct st_conf *c, const struct st_yaml *v,
-                             const struct st_conf_key *k, void *field)
+static stint_code read_lease(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
 {
     struct st_type_conf *t = field;
     stint_code rc = st_conf_map(c, v, k->name, lease_keys, t);
@@ -290,19 +275,17 @@ static stint_code read_lease(struct st_conf *c, const struct st_yaml *v,
         t->renew_us = t->lease_us / 3;
     lease_us = t->lease_us ? t->lease_us : c->s->lease_us;
     if (t->renew_us > lease_us / 2)
-        return st_yaml_fail(c->err, c->file, st_yaml_member(v, "renew"),
-                            "renew must be at most half of the lease");
+        return st_yaml_fail(c->err, c->file, st_yaml_member(v, "renew"), "renew must be at most half of the lease");
     return STINT_OK;
 }
 
 /* ---- placeholders ------------------------------------------------------------------------- */
 
-static stint_code wrong_placeholder(struct st_conf *c, const struct st_yaml *arg, const char *text,
-                                    const char *needs, enum st_mode mode)
+static stint_code wrong_placeholder(struct st_conf *c, const struct st_yaml *arg, const char *text, const char *needs,
+                                    enum st_mode mode)
 {
     if (mode == ST_MODE_ONESHOT) {
-        st_yaml_fail(c->err, c->file, arg, "run: %s is filled in only with `payload: %s`", text,
-                     needs);
+        st_yaml_fail(c->err, c->file, arg, "run: %s is filled in only with `payload: %s`", text, needs);
         st_err_remedy(c->err, "add `payload: %s`, or take %s out", needs, text);
     } else {
         st_yaml_fail(c->err, c->file, arg, "run: %s is not filled in with `mode: %s`", text,
@@ -314,8 +297,7 @@ static stint_code wrong_placeholder(struct st_conf *c, const struct st_yaml *arg
 
 /* A payload that comes another way has nothing to put for its placeholder, and a child for many
  * jobs has nothing to put for any.  The program itself, the first of the list, is taken as it is. */
-static stint_code check_placeholders(struct st_conf *c, const struct st_yaml *run,
-                                     const struct st_command *cmd)
+static stint_code check_placeholders(struct st_conf *c, const struct st_yaml *run, const struct st_command *cmd)
 {
     const bool oneshot = cmd->mode == ST_MODE_ONESHOT, resident = cmd->mode == ST_MODE_RESIDENT;
     const struct {
@@ -345,7 +327,8 @@ static stint_code read_builtin(struct st_conf *c, const struct st_yaml *v, const
         return STINT_EINVAL;
     if (strcmp(text, "mock") != 0) {
         st_yaml_fail(c->err, c->file, v, "builtin: '%.40s' is not known", text);
-        return st_conf_remedy(c, "the one that there is: builtin: mock; for a program of your own write run: [program]");
+        return st_conf_remedy(c,
+                              "the one that there is: builtin: mock; for a program of your own write run: [program]");
     }
     *(enum st_builtin *)field = ST_BUILTIN_MOCK;
     return STINT_OK;
@@ -354,8 +337,9 @@ static stint_code read_builtin(struct st_conf *c, const struct st_yaml *v, const
 /* What is about a program has no effect on a handler that is none. */
 static stint_code check_builtin(struct st_conf *c, const struct st_yaml *type)
 {
-    static const char *const keys[] = {"run",       "mode",          "payload",         "grace",          "cwd",     "env", "inherit_env",
-                                       "processes", "max_in_flight", "startup_timeout", "on_child_crash", "recycle", "caps"};
+    static const char *const keys[] = {
+        "run",       "mode",          "payload",         "grace",          "cwd",     "env", "inherit_env",
+        "processes", "max_in_flight", "startup_timeout", "on_child_crash", "recycle", "caps"};
 
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
         const struct st_yaml *v = st_yaml_member(type, keys[i]);
@@ -426,8 +410,7 @@ static stint_code read_type(struct st_conf *c, const struct st_yaml *v, struct s
     return STINT_OK;
 }
 
-stint_code st_conf_types(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
-                         void *field)
+stint_code st_conf_types(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
 {
     struct st_settings *s = field;
     stint_code rc = st_conf_is_map(c, v, k->name);
@@ -468,8 +451,7 @@ static stint_code check_sub(struct st_conf *c, const struct st_yaml *m, const ch
     return STINT_OK;
 }
 
-static stint_code read_subs(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
-                            void *field)
+static stint_code read_subs(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
 {
     static const struct st_conf_key priority = {.name = "subs", .min = -32768, .max = 32767};
     struct st_parent_conf *p = field;
@@ -512,22 +494,19 @@ static stint_code read_parent(struct st_conf *c, const struct st_yaml *v, struct
     if (st_queue_check(st_slice_cstr(v->key), c->err))
         return st_conf_wrong_key(c, v);
     if (strchr(v->key, '.'))
-        return st_yaml_fail_key(
-            c->err, c->file, v,
-            "'%.60s' is a sub-queue; name its parent here and the subs below it", v->key);
+        return st_yaml_fail_key(c->err, c->file, v,
+                                "'%.60s' is a sub-queue; name its parent here and the subs below it", v->key);
     if (st_yaml_is_null(v))
         return STINT_OK;
     rc = st_conf_map(c, v, "a queue", parent_keys, p);
     if (!rc && p->type && !st_settings_type(c->s, st_slice_cstr(p->type))) {
-        st_yaml_fail(c->err, c->file, st_yaml_member(v, "type"),
-                     "type: there is no '%.60s' under `types:`", p->type);
+        st_yaml_fail(c->err, c->file, st_yaml_member(v, "type"), "type: there is no '%.60s' under `types:`", p->type);
         return st_conf_remedy(c, "add the type under `types:`, or name one that is there");
     }
     return rc;
 }
 
-stint_code st_conf_parents(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k,
-                           void *field)
+stint_code st_conf_parents(struct st_conf *c, const struct st_yaml *v, const struct st_conf_key *k, void *field)
 {
     struct st_settings *s = field;
     stint_code rc = st_conf_is_map(c, v, k->name);

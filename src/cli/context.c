@@ -72,12 +72,10 @@ void cli_remedy(const struct cli *c, stint_error *err)
     case STINT_OK:
         return;
     case STINT_EINVAL:
-        st_err_remedy(err, "`stint %s%s--help` shows how it is used", c->name,
-                      c->name[0] ? " " : "");
+        st_err_remedy(err, "`stint %s%s--help` shows how it is used", c->name, c->name[0] ? " " : "");
         return;
     case STINT_ENOTFOUND:
-        st_err_remedy(
-            err, "`stint job list` shows the jobs there are; old ones are removed by retention");
+        st_err_remedy(err, "`stint job list` shows the jobs there are; old ones are removed by retention");
         return;
     case STINT_ESTATE:
     case STINT_EEXISTS:
@@ -172,8 +170,7 @@ struct st_settings *cli_settings(struct cli *c)
         return &c->settings;
     st_settings_clear(&c->settings);
     st_settings_init(&c->settings);
-    if ((path && st_config_read(path, false, &c->settings, &err)) ||
-        st_config_env(&c->settings, &err)) {
+    if ((path && st_config_read(path, false, &c->settings, &err)) || st_config_env(&c->settings, &err)) {
         cli_fail(c, &err);
         return NULL;
     }
@@ -203,8 +200,7 @@ static void pause_ms(int ms)
     nanosleep(&ts, NULL);
 }
 
-stint_code cli_store_open(struct cli *c, const char *url, unsigned flags, struct st_store **out,
-                          stint_error *err)
+stint_code cli_store_open(struct cli *c, const char *url, unsigned flags, struct st_store **out, stint_error *err)
 {
     int64_t end_us = st_clock_mono_us() + c->store_timeout_ms * ST_MS;
     struct st_store_open opt = {.timeout_ms = c->store_timeout_ms,

@@ -21,8 +21,8 @@ struct cli_doctor {
     bool failed; /* no memory */
 };
 
-void cli_found(struct cli_doctor *d, enum st_severity severity, const char *remedy, const char *fmt,
-               ...) ST_PRINTF(4, 5);
+void cli_found(struct cli_doctor *d, enum st_severity severity, const char *remedy, const char *fmt, ...)
+    ST_PRINTF(4, 5);
 
 /* The machine and the process: clocks, limits, what can be capped, directories. */
 void cli_doctor_host(struct cli_doctor *d, const struct st_settings *s, const char *url);

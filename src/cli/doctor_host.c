@@ -26,8 +26,8 @@ static void check_clock(struct cli_doctor *d)
 
     d->area = "clock";
     if (now_us < YEAR_2024_US)
-        cli_found(d, ST_BAD, "set the clock; due times and retention go by it",
-                  "this machine believes it is %s", st_time_format(now_us, text));
+        cli_found(d, ST_BAD, "set the clock; due times and retention go by it", "this machine believes it is %s",
+                  st_time_format(now_us, text));
     else
         cli_found(d, ST_FINE, NULL, "it is %s", st_time_format(now_us, text));
 }
@@ -49,13 +49,13 @@ static void check_descriptors(struct cli_doctor *d, int slots)
         return;
     snprintf(remedy, sizeof(remedy), "`ulimit -n %lld` before the worker, or fewer slots", need);
     if (r.rlim_cur != RLIM_INFINITY && (long long)r.rlim_cur < need)
-        cli_found(d, ST_BAD, remedy, "%lld open files are allowed; %d slots need about %lld",
-                  (long long)r.rlim_cur, slots, need);
+        cli_found(d, ST_BAD, remedy, "%lld open files are allowed; %d slots need about %lld", (long long)r.rlim_cur,
+                  slots, need);
     else if (r.rlim_cur == RLIM_INFINITY)
         cli_found(d, ST_FINE, NULL, "no limit on open files");
     else
-        cli_found(d, ST_FINE, NULL, "%lld open files are allowed; %d slots need about %lld",
-                  (long long)r.rlim_cur, slots, need);
+        cli_found(d, ST_FINE, NULL, "%lld open files are allowed; %d slots need about %lld", (long long)r.rlim_cur,
+                  slots, need);
 }
 
 static void check_processes(struct cli_doctor *d, int slots)
@@ -66,8 +66,7 @@ static void check_processes(struct cli_doctor *d, int slots)
         return;
     if ((long long)r.rlim_cur < 16 + 4LL * slots)
         cli_found(d, ST_WARNING, "`ulimit -u` before the worker, or fewer slots",
-                  "this user may have %lld processes, which is little for %d slots",
-                  (long long)r.rlim_cur, slots);
+                  "this user may have %lld processes, which is little for %d slots", (long long)r.rlim_cur, slots);
 }
 
 static void check_pidfd(struct cli_doctor *d)
@@ -126,14 +125,12 @@ static void check_caps(struct cli_doctor *d)
     if (own_cgroup("0::", "/sys/fs/cgroup", dir, sizeof(dir))) {
         snprintf(controllers, sizeof(controllers), "%s/cgroup.controllers", dir);
         if (file_has_word(controllers, "pids") && access(dir, W_OK) == 0) {
-            cli_found(d, ST_FINE, NULL,
-                      "the number of a job's processes can be capped: cgroup v2 is writable");
+            cli_found(d, ST_FINE, NULL, "the number of a job's processes can be capped: cgroup v2 is writable");
             return;
         }
     }
     if (own_cgroup(":pids:", "/sys/fs/cgroup/pids", dir, sizeof(dir)) && access(dir, W_OK) == 0)
-        cli_found(d, ST_FINE, NULL,
-                  "the number of a job's processes can be capped: cgroup v1 pids is writable");
+        cli_found(d, ST_FINE, NULL, "the number of a job's processes can be capped: cgroup v1 pids is writable");
     else if (geteuid() != 0)
         cli_found(d, ST_FINE, NULL,
                   "the number of processes can be capped for this user as a whole (RLIMIT_NPROC); "
@@ -158,8 +155,8 @@ static void check_dir(struct cli_doctor *d, const char *what, const char *path)
         if (!S_ISDIR(st.st_mode))
             cli_found(d, ST_BAD, NULL, "%s %s is not a directory", what, path);
         else if (access(path, W_OK | X_OK) != 0)
-            cli_found(d, ST_BAD, "choose another, or let this user write to it", "%s %s: %s", what,
-                      path, strerror(errno));
+            cli_found(d, ST_BAD, "choose another, or let this user write to it", "%s %s: %s", what, path,
+                      strerror(errno));
         else
             cli_found(d, ST_FINE, NULL, "%s %s is writable", what, path);
         return;
@@ -168,8 +165,8 @@ static void check_dir(struct cli_doctor *d, const char *what, const char *path)
     if (!*parent)
         strcpy(parent, "/");
     if (access(parent, W_OK | X_OK) != 0)
-        cli_found(d, ST_BAD, "make it, or choose another",
-                  "%s %s is not there and cannot be made: %s", what, path, strerror(errno));
+        cli_found(d, ST_BAD, "make it, or choose another", "%s %s is not there and cannot be made: %s", what, path,
+                  strerror(errno));
     else
         cli_found(d, ST_FINE, NULL, "%s %s will be made when it is needed", what, path);
 }

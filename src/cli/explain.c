@@ -59,8 +59,7 @@ static void why_ended(struct list *l, const struct cli_facts *f)
 
     cli_when(f->now_us, j->finished_us, when);
     if (j->state == ST_SUCCEEDED) {
-        snprintf(remedy, sizeof(remedy),
-                 "`stint job retry %s --replay` runs it once more, as a new job", j->id);
+        snprintf(remedy, sizeof(remedy), "`stint job retry %s --replay` runs it once more, as a new job", j->id);
         add(l, "succeeded", remedy, "it succeeded at %s", when);
         return;
     }
@@ -68,8 +67,8 @@ static void why_ended(struct list *l, const struct cli_facts *f)
     if (j->state == ST_CANCELLED)
         add(l, "cancelled", remedy, "it was cancelled at %s", when);
     else if (j->max_attempts && j->attempt >= j->max_attempts)
-        add(l, "failed", remedy, "it failed at %s after %d of %d attempts (%s)", when, j->attempt,
-            j->max_attempts, last_error(j, error));
+        add(l, "failed", remedy, "it failed at %s after %d of %d attempts (%s)", when, j->attempt, j->max_attempts,
+            last_error(j, error));
     else
         add(l, "failed", remedy, "it failed for good at %s (%s)", when, last_error(j, error));
 }
@@ -93,17 +92,14 @@ static void why_held(struct list *l, const struct cli_facts *f)
     if (j->lease_until_us <= f->now_us) {
         add(l, "lease_expired", count_live(f) ? NULL : "start a worker: `stint worker`",
             "the lease of worker %s ended at %s; %s", who, when,
-            count_live(f) ? "a live worker will take the job back"
-                          : "no live worker is there to take it back");
+            count_live(f) ? "a live worker will take the job back" : "no live worker is there to take it back");
     } else if (j->state == ST_RUNNING) {
         add(l, "running", NULL, "it is running: held by worker %s until %s", who, when);
     } else {
-        add(l, "claimed", NULL,
-            "worker %s has fetched it and starts it when a slot is free; held until %s", who, when);
+        add(l, "claimed", NULL, "worker %s has fetched it and starts it when a slot is free; held until %s", who, when);
     }
     if (j->cancel_requested)
-        add(l, "cancel_requested", NULL,
-            "it was asked to stop, and its worker has not done so yet");
+        add(l, "cancel_requested", NULL, "it was asked to stop, and its worker has not done so yet");
 }
 
 static void why_not_due(struct list *l, const struct cli_facts *f)
@@ -118,8 +114,8 @@ static void why_not_due(struct list *l, const struct cli_facts *f)
         add(l, "retrying", "let all workers of its queue handle the type, or give the type a queue of its own",
             "it was put off until %s (%s)", when, last_error(j, error));
     else if (j->attempt > 0)
-        add(l, "retrying", NULL, "attempt %d ended with %s; it is tried again at %s", j->attempt,
-            last_error(j, error), when);
+        add(l, "retrying", NULL, "attempt %d ended with %s; it is tried again at %s", j->attempt, last_error(j, error),
+            when);
     else
         add(l, "not_due", NULL, "it is not due until %s", when);
 }
@@ -183,8 +179,7 @@ static int listed(const char *json, struct st_slice name, bool queue)
         if (st_slice_is(st_buf_view(&b), "*"))
             match = 1;
         else
-            match = queue ? st_queue_covers(st_buf_view(&b), name)
-                          : st_pattern_match(st_buf_view(&b), name);
+            match = queue ? st_queue_covers(st_buf_view(&b), name) : st_pattern_match(st_buf_view(&b), name);
         best = match > best ? match : best;
     }
     st_buf_clear(&b);
@@ -262,25 +257,20 @@ static void why_no_worker(struct list *l, const struct cli_facts *f)
         else
             add(l, "no_worker", "start a worker: `stint worker`", "no worker serves this store");
     } else if (!h.queue) {
-        snprintf(remedy, sizeof(remedy),
-                 "`stint worker --queues %s`, or add it to `queues:` of the workers", queue);
-        add(l, "no_worker_for_queue", remedy, "none of the live workers (%zu) serves the queue %s",
-            h.live, queue);
+        snprintf(remedy, sizeof(remedy), "`stint worker --queues %s`, or add it to `queues:` of the workers", queue);
+        add(l, "no_worker_for_queue", remedy, "none of the live workers (%zu) serves the queue %s", h.live, queue);
     } else if (!h.type) {
         add(l, "no_worker_for_type", "add the type to `types:` in the stint.yaml of a worker",
-            "none of the live workers of the queue %s (%zu) handles the type %s", queue, h.queue,
-            type);
+            "none of the live workers of the queue %s (%zu) handles the type %s", queue, h.queue, type);
     } else if (!h.healthy) {
-        snprintf(remedy, sizeof(remedy),
-                 "when the cause is mended, `kill -HUP %d` on %.64s has it try again at once",
+        snprintf(remedy, sizeof(remedy), "when the cause is mended, `kill -HUP %d` on %.64s has it try again at once",
                  h.sick->pid, h.sick->host);
         add(l, "workers_unhealthy", st_down_names(h.sick->note) ? remedy : NULL,
             "every worker that could run it is unhealthy; %s says: %s", h.sick->id,
             h.sick->note[0] ? h.sick->note : "nothing");
     } else if (!h.awake) {
         add(l, "workers_quiet", "a worker is quiet after TSTP or while it stops",
-            "every worker that could run it is quiet and takes no new jobs; one is %s",
-            h.quiet->id);
+            "every worker that could run it is quiet and takes no new jobs; one is %s", h.quiet->id);
     } else if (!h.free) {
         add(l, "workers_busy", "more slots (`--slots`) or more workers would help",
             "all slots of the workers that could run it (%zu) are busy", h.awake);

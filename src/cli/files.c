@@ -26,8 +26,7 @@ static stint_code read_fd(int fd, const char *name, struct st_buf *b, bool *more
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return st_refuse(err, "name a file that this user may read", "cannot read %s: %s", name,
-                             strerror(errno));
+            return st_refuse(err, "name a file that this user may read", "cannot read %s: %s", name, strerror(errno));
         *more = b->len + (size_t)n > b->max;
         if (*more)
             return STINT_OK;
@@ -42,8 +41,7 @@ static const char *name_of(const char *path)
     return strcmp(path, "-") == 0 ? "standard input" : path;
 }
 
-stint_code cli_read_limited(const char *path, size_t max, char **out, size_t *len, bool *more,
-                            stint_error *err)
+stint_code cli_read_limited(const char *path, size_t max, char **out, size_t *len, bool *more, stint_error *err)
 {
     bool in = strcmp(path, "-") == 0;
     int fd = in ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
@@ -54,8 +52,8 @@ stint_code cli_read_limited(const char *path, size_t max, char **out, size_t *le
     *len = 0;
     *more = false;
     if (fd < 0)
-        return st_refuse(err, "name a file that is there and that this user may read",
-                         "cannot open %s: %s", path, strerror(errno));
+        return st_refuse(err, "name a file that is there and that this user may read", "cannot open %s: %s", path,
+                         strerror(errno));
     st_buf_init(&b, max);
     rc = read_fd(fd, name_of(path), &b, more, err);
     if (!in)
@@ -77,8 +75,8 @@ stint_code cli_read_all(const char *path, size_t max, char **out, size_t *len, s
     stint_code rc = cli_read_limited(path, max, out, len, &more, err);
 
     if (rc == STINT_OK && more)
-        rc = st_refuse(err, "make it smaller, or name another file",
-                       "%s is larger than the limit of %zu bytes", name_of(path), max);
+        rc = st_refuse(err, "make it smaller, or name another file", "%s is larger than the limit of %zu bytes",
+                       name_of(path), max);
     return rc;
 }
 
@@ -89,16 +87,13 @@ stint_code cli_copy_file(const char *path, stint_error *err)
     ssize_t n = 0;
 
     if (fd < 0) {
-        st_fail(err, errno == ENOENT ? STINT_ENOTFOUND : STINT_ESTATE, "cannot open %s: %s", path,
-                strerror(errno));
-        st_err_remedy(
-            err, "the file was removed, or lies on the worker's machine, or is another user's");
+        st_fail(err, errno == ENOENT ? STINT_ENOTFOUND : STINT_ESTATE, "cannot open %s: %s", path, strerror(errno));
+        st_err_remedy(err, "the file was removed, or lies on the worker's machine, or is another user's");
         return err->code;
     }
     while ((n = read(fd, chunk, sizeof(chunk))) > 0 || (n < 0 && errno == EINTR))
         if (n > 0 && fwrite(chunk, 1, (size_t)n, stdout) != (size_t)n)
             break;
     close(fd);
-    return n < 0 ? st_fail(err, STINT_ESTATE, "cannot read %s: %s", path, strerror(errno))
-                 : STINT_OK;
+    return n < 0 ? st_fail(err, STINT_ESTATE, "cannot read %s: %s", path, strerror(errno)) : STINT_OK;
 }

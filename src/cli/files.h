@@ -15,8 +15,7 @@ stint_code cli_read_all(const char *path, size_t max, char **out, size_t *len, s
 
 /* The same for a caller with words of its own for what is too large: then it is OK, *more is true
  * and *out NULL. */
-stint_code cli_read_limited(const char *path, size_t max, char **out, size_t *len, bool *more,
-                            stint_error *err);
+stint_code cli_read_limited(const char *path, size_t max, char **out, size_t *len, bool *more, stint_error *err);
 
 /* All of a file to stdout; ENOTFOUND when it is not there. */
 stint_code cli_copy_file(const char *path, stint_error *err);

@@ -13,9 +13,8 @@ static void print_option(const struct cli_option *o)
 {
     char left[64];
 
-    snprintf(left, sizeof(left), "%c%c%s--%s%s%s", o->letter ? '-' : ' ',
-             o->letter ? o->letter : ' ', o->letter ? ", " : "  ", o->name, o->arg ? " " : "",
-             o->arg ? o->arg : "");
+    snprintf(left, sizeof(left), "%c%c%s--%s%s%s", o->letter ? '-' : ' ', o->letter ? o->letter : ' ',
+             o->letter ? ", " : "  ", o->name, o->arg ? " " : "", o->arg ? o->arg : "");
     if (strlen(left) <= 28)
         printf("  %-28s %s\n", left, o->help);
     else
@@ -57,9 +56,8 @@ static void print_lines_of(const char *text, char digit)
  */
 static void print_exits(const char *own)
 {
-    static const char usual[] =
-        "0  done\n2  wrong usage or configuration\n"
-        "4  the store is away, full, read-only, not ours, or newer than this program";
+    static const char usual[] = "0  done\n2  wrong usage or configuration\n"
+                                "4  the store is away, full, read-only, not ours, or newer than this program";
 
     printf("\nExit codes:\n");
     for (char digit = '0'; digit <= '9'; digit++) {
@@ -158,8 +156,7 @@ static void put_lines(struct st_jw *w, const char *key, const char *lead, const 
     while (text && (*text || lead)) {
         size_t n = strcspn(text, "\n");
 
-        snprintf(line, sizeof(line), "%s%s%.*s", lead ? lead : "", lead && n ? " " : "", (int)n,
-                 text);
+        snprintf(line, sizeof(line), "%s%s%.*s", lead ? lead : "", lead && n ? " " : "", (int)n, text);
         st_jw_cstr(w, line);
         if (!text[n])
             break;

@@ -32,8 +32,8 @@ static const char *const done_words[] = {
 /* ---- one job -------------------------------------------------------------------------- */
 
 /* Why a verdict was what it was, in words that name the job's state. */
-static void explain_verdict(struct st_store *store, enum cli_change what, const char *id,
-                            stint_code verdict, stint_error *err)
+static void explain_verdict(struct st_store *store, enum cli_change what, const char *id, stint_code verdict,
+                            stint_error *err)
 {
     struct st_job_info info;
     const char *state;
@@ -73,8 +73,7 @@ static stint_code replay(struct st_store *store, const char *id, struct outcome 
     if (rc)
         return rc;
     if (!st_state_ended(info.state)) {
-        rc = st_fail(&out->err, STINT_ESTATE, "job %s is %s: it has not ended yet", id,
-                     st_shown_name(info.shown));
+        rc = st_fail(&out->err, STINT_ESTATE, "job %s is %s: it has not ended yet", id, st_shown_name(info.shown));
         st_err_remedy(&out->err, "`stint job wait %s` waits until it has", id);
     } else {
         item.job.type = st_slice_cstr(info.type);
@@ -98,8 +97,8 @@ static stint_code replay(struct st_store *store, const char *id, struct outcome 
     return rc;
 }
 
-static stint_code discard(struct cli *c, struct st_store *store, const struct st_slice *ids,
-                          size_t n, stint_code *verdicts, stint_error *err)
+static stint_code discard(struct cli *c, struct st_store *store, const struct st_slice *ids, size_t n,
+                          stint_code *verdicts, stint_error *err)
 {
     struct st_pruned files = {0};
     stint_code rc = st_store_discard(store, ids, n, verdicts, &files, err);
@@ -110,9 +109,8 @@ static stint_code discard(struct cli *c, struct st_store *store, const struct st
     return rc;
 }
 
-static stint_code change(struct cli *c, struct st_store *store, enum cli_change what,
-                         const struct st_slice *ids, size_t n, stint_code *verdicts, bool *asked,
-                         stint_error *err)
+static stint_code change(struct cli *c, struct st_store *store, enum cli_change what, const struct st_slice *ids,
+                         size_t n, stint_code *verdicts, bool *asked, stint_error *err)
 {
     if (what == CLI_CHANGE_CANCEL)
         return st_store_cancel(store, 0, ids, n, verdicts, asked, err);
@@ -139,8 +137,8 @@ static bool check_dead(struct st_store *store, const char *id, struct outcome *o
     return out->err.code == STINT_OK;
 }
 
-static void change_one(struct cli *c, struct st_store *store, enum cli_change what, const char *id,
-                       bool only_dead, struct outcome *out)
+static void change_one(struct cli *c, struct st_store *store, enum cli_change what, const char *id, bool only_dead,
+                       struct outcome *out)
 {
     struct st_slice slice = st_slice_cstr(id);
     stint_code verdict = STINT_OK;
@@ -162,8 +160,7 @@ static void change_one(struct cli *c, struct st_store *store, enum cli_change wh
 
 /* ---- named jobs ----------------------------------------------------------------------- */
 
-static void put_outcome(struct st_jw *w, enum cli_change what, const char *id,
-                        const struct outcome *o)
+static void put_outcome(struct st_jw *w, enum cli_change what, const char *id, const struct outcome *o)
 {
     st_jw_open(w, '{');
     st_jw_key(w, "id");
@@ -192,8 +189,7 @@ static void put_outcome(struct st_jw *w, enum cli_change what, const char *id,
     st_jw_close(w, '}');
 }
 
-static void say_outcome(struct cli *c, enum cli_change what, const char *id,
-                        const struct outcome *o)
+static void say_outcome(struct cli *c, enum cli_change what, const char *id, const struct outcome *o)
 {
     char safe[ST_ID_MAX + 1];
 
@@ -266,8 +262,7 @@ struct tally {
 };
 
 static stint_code change_page(struct cli *c, struct st_store *store, enum cli_change what,
-                              const struct st_job_info *list, size_t n, struct tally *t,
-                              stint_error *err)
+                              const struct st_job_info *list, size_t n, struct tally *t, stint_error *err)
 {
     struct st_slice ids[PAGE] = {{NULL, 0}};
     stint_code verdicts[PAGE] = {STINT_OK};

@@ -49,8 +49,7 @@ static void attempt_open(struct follow *f, const struct st_attempt_info *a)
 }
 
 /* Prints what the file has got since. */
-static void file_print(struct follow *f, const struct st_job_info *info,
-                       const struct st_attempt_info *a)
+static void file_print(struct follow *f, const struct st_job_info *info, const struct st_attempt_info *a)
 {
     char chunk[65536], *path = f->fd < 0 ? cli_log_path(f->c, info, a) : NULL;
     ssize_t n;
@@ -63,8 +62,7 @@ static void file_print(struct follow *f, const struct st_job_info *info,
             fwrite(chunk, 1, (size_t)n, stdout);
 }
 
-static void attempt_follow(struct follow *f, const struct st_job_info *info,
-                           const struct st_attempt_info *a)
+static void attempt_follow(struct follow *f, const struct st_job_info *info, const struct st_attempt_info *a)
 {
     if (a->fence < f->fence || (a->fence == f->fence && !f->open))
         return;

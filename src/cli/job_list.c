@@ -24,8 +24,7 @@ static bool unknown_state(struct cli *c, struct st_slice word)
         strcat(names, s ? ", " : "");
         strcat(names, st_shown_name((enum st_shown)s));
     }
-    cli_error(c, STINT_EINVAL, names, "--state: '%.*s' is no state",
-              (int)(word.len > 60 ? 60 : word.len), word.p);
+    cli_error(c, STINT_EINVAL, names, "--state: '%.*s' is no state", (int)(word.len > 60 ? 60 : word.len), word.p);
     return false;
 }
 
@@ -56,8 +55,7 @@ static bool set_before(struct cli *c, struct cli_filter *f, const char *arg)
     }
     if (st_time_parse(st_slice_cstr(arg), &f->req.ended_before_us, NULL) == STINT_OK)
         return true;
-    cli_usage(c, "--before: '%.60s' is neither a duration (7d) nor a time (2030-01-01T12:00:00Z)",
-              arg);
+    cli_usage(c, "--before: '%.60s' is neither a duration (7d) nor a time (2030-01-01T12:00:00Z)", arg);
     return false;
 }
 

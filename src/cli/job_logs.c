@@ -19,15 +19,14 @@ static const struct cli_option logs_options[] = {
 };
 
 /* The attempt asked for, the last of that number; 0 = the last of all. */
-static const struct st_attempt_info *pick_attempt(struct cli *c, const struct st_job_info *info,
-                                                  int64_t n)
+static const struct st_attempt_info *pick_attempt(struct cli *c, const struct st_job_info *info, int64_t n)
 {
     for (size_t i = info->n_attempts; i > 0; i--)
         if (!n || info->attempts[i - 1].n == n)
             return &info->attempts[i - 1];
     if (n)
-        cli_error(c, STINT_ENOTFOUND, "`stint job show` lists the attempts",
-                  "job %s has no attempt %lld", info->id, (long long)n);
+        cli_error(c, STINT_ENOTFOUND, "`stint job show` lists the attempts", "job %s has no attempt %lld", info->id,
+                  (long long)n);
     else
         cli_error(c, STINT_ESTATE, "`stint explain` says what keeps it from running",
                   "job %s has not run yet, so there is no log", info->id);
@@ -104,15 +103,13 @@ int cli_log_print(struct cli *c, const struct st_job_info *info, const struct st
     if (a->log)
         cli_warn(c, "%s; here is the end of stderr that the store keeps", err.message);
     if (tail_is_cut(a))
-        fprintf(stderr,
-                "stint: the beginning is missing: without a log file only the last 16 KiB of "
-                "stderr are kept\n"
-                "  set `logs_dir` under `worker:` in stint.yaml to keep whole logs\n");
+        fprintf(stderr, "stint: the beginning is missing: without a log file only the last 16 KiB of "
+                        "stderr are kept\n"
+                        "  set `logs_dir` under `worker:` in stint.yaml to keep whole logs\n");
     if (a->log_tail_len)
         fwrite(a->log_tail, 1, a->log_tail_len, stdout);
     else
-        fprintf(stderr, "attempt %d %s\n", a->n,
-                a->outcome ? "wrote nothing to stderr" : "is still going on");
+        fprintf(stderr, "attempt %d %s\n", a->n, a->outcome ? "wrote nothing to stderr" : "is still going on");
     return CLI_DONE;
 }
 

@@ -84,9 +84,8 @@ static void line_attempts(const struct st_job_info *info)
 
 static void line_state(struct cli *c, const struct st_job_info *info)
 {
-    printf("  %-12s %s%s%s%s\n", "state", cli_paint(c, cli_state_color(info->shown)),
-           st_shown_name(info->shown), cli_paint(c, CLI_PLAIN),
-           info->cancel_requested && !st_state_ended(info->state) ? ", asked to stop" : "");
+    printf("  %-12s %s%s%s%s\n", "state", cli_paint(c, cli_state_color(info->shown)), st_shown_name(info->shown),
+           cli_paint(c, CLI_PLAIN), info->cancel_requested && !st_state_ended(info->state) ? ", asked to stop" : "");
 }
 
 static void line_error(const struct st_job_info *info)
@@ -105,9 +104,8 @@ static void line_times(const struct st_job_info *info, int64_t now_us)
     char text[CLI_TEXT];
 
     line_time("created", now_us, info->created_us);
-    line_time(st_state_ended(info->state) || (info->started_us && info->due_us <= now_us) ? "was due"
-                                                                                          : "due",
-              now_us, info->due_us);
+    line_time(st_state_ended(info->state) || (info->started_us && info->due_us <= now_us) ? "was due" : "due", now_us,
+              info->due_us);
     line_time("started", now_us, info->started_us);
     line_time("finished", now_us, info->finished_us);
     if (info->timeout_us)
@@ -127,8 +125,7 @@ static void attempt_row(struct cli_table *t, const struct st_attempt_info *a, in
     cli_table_cell(t, "%s", a->outcome ? a->outcome : "going on");
     cli_table_cell(t, "%s", cli_clock(now_us, a->started_us, text));
     if (a->started_us)
-        cli_table_cell(t, "%s",
-                       cli_human((a->ended_us ? a->ended_us : now_us) - a->started_us, text));
+        cli_table_cell(t, "%s", cli_human((a->ended_us ? a->ended_us : now_us) - a->started_us, text));
     else
         cli_table_cell(t, "-");
     if (a->signal)
@@ -145,8 +142,7 @@ static void attempt_row(struct cli_table *t, const struct st_attempt_info *a, in
 
 static int print_attempts(struct cli *c, const struct st_job_info *info, int64_t now_us)
 {
-    static const char *const heads[] = {"  RUN", "OUTCOME", "STARTED", "TOOK",
-                                        "END",   "WORKER",  "ERROR",   NULL};
+    static const char *const heads[] = {"  RUN", "OUTCOME", "STARTED", "TOOK", "END", "WORKER", "ERROR", NULL};
     struct cli_table t;
 
     if (!info->n_attempts)
@@ -162,8 +158,7 @@ static int print_text(struct cli *c, const struct st_job_info *info, int64_t now
 {
     char safe[ST_ID_MAX + 1];
 
-    printf("%sjob %s%s\n", cli_paint(c, CLI_BOLD), cli_safe(info->id, safe, sizeof(safe)),
-           cli_paint(c, CLI_PLAIN));
+    printf("%sjob %s%s\n", cli_paint(c, CLI_BOLD), cli_safe(info->id, safe, sizeof(safe)), cli_paint(c, CLI_PLAIN));
     line_text("type", info->type);
     line_text("queue", info->queue);
     line_state(c, info);
@@ -232,8 +227,7 @@ static void note_cell(struct cli_table *t, const struct st_job_info *j, int64_t 
     case ST_SHOW_FAILED:
         if (j->error_message)
             message = bytes_text(st_slice_cstr(j->error_message), 60);
-        cli_table_cell(t, "%s%s%s", st_kind_name(j->error_kind), message ? ": " : "",
-                       message ? message : "");
+        cli_table_cell(t, "%s%s%s", st_kind_name(j->error_kind), message ? ": " : "", message ? message : "");
         free(message);
         return;
     default:
@@ -243,8 +237,7 @@ static void note_cell(struct cli_table *t, const struct st_job_info *j, int64_t 
 
 static int print_table(struct cli *c, const struct st_job_info *list, size_t n, int64_t now_us)
 {
-    static const char *const heads[] = {"ID",    "TYPE",    "QUEUE", "STATE",
-                                        ">RUNS", "CREATED", "NOTE",  NULL};
+    static const char *const heads[] = {"ID", "TYPE", "QUEUE", "STATE", ">RUNS", "CREATED", "NOTE", NULL};
     struct cli_table t;
     char text[CLI_TEXT];
 

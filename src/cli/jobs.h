@@ -12,8 +12,7 @@
 /* The whole job, as JSON or for people; the exit code. */
 int cli_job_print(struct cli *c, const struct st_job_info *info, int64_t now_us);
 /* A page of jobs, as JSON or as a table; frees the list. */
-int cli_jobs_print(struct cli *c, struct st_job_info *list, size_t n, uint64_t next,
-                   int64_t now_us);
+int cli_jobs_print(struct cli *c, struct st_job_info *list, size_t n, uint64_t next, int64_t now_us);
 
 /* Reads one job; false has said why not. */
 bool cli_job_get(struct cli *c, const char *id, struct st_job_info *info);

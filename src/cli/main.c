@@ -19,9 +19,8 @@
 static const struct cli_command cmd_help;
 
 static const struct cli_command *const commands[] = {
-    &cmd_dev,     &cmd_worker,  &cmd_enqueue, &cmd_job,     &cmd_queue,  &cmd_dead,
-    &cmd_workers, &cmd_prune,   &cmd_backup,  &cmd_migrate, &cmd_doctor, &cmd_explain,
-    &cmd_bench,   &cmd_version, &cmd_help,    NULL,
+    &cmd_dev,    &cmd_worker,  &cmd_enqueue, &cmd_job,     &cmd_queue, &cmd_dead,    &cmd_workers, &cmd_prune,
+    &cmd_backup, &cmd_migrate, &cmd_doctor,  &cmd_explain, &cmd_bench, &cmd_version, &cmd_help,    NULL,
 };
 
 static void print_overview(void)
@@ -68,8 +67,7 @@ static const struct cli_command *find(const struct cli_command *const *list, con
 }
 
 /* The exit code for a name that nobody has. */
-static int unknown(struct cli *c, const char *what, const struct cli_command *const *list,
-                   const char *given)
+static int unknown(struct cli *c, const char *what, const struct cli_command *const *list, const char *given)
 {
     const char *names[32];
     const char *near;

@@ -30,12 +30,11 @@ enum {
 };
 
 const struct cli_option cli_globals[] = {
-    {"store", 0, "URL", OPT_STORE, "which store: sqlite:PATH, a file's path, postgres://USER@HOST/DATABASE or redis://HOST"},
-    {"config", 'c', "FILE", OPT_CONFIG,
-     "the configuration [$STINT_CONFIG, else ./stint.yaml if it is there]"},
+    {"store", 0, "URL", OPT_STORE,
+     "which store: sqlite:PATH, a file's path, postgres://USER@HOST/DATABASE or redis://HOST"},
+    {"config", 'c', "FILE", OPT_CONFIG, "the configuration [$STINT_CONFIG, else ./stint.yaml if it is there]"},
     {"json", 0, NULL, OPT_JSON, "print JSON, errors too"},
-    {"store-timeout", 0, "DURATION", OPT_STORE_TIMEOUT,
-     "how long to wait for a busy or absent store [5s]"},
+    {"store-timeout", 0, "DURATION", OPT_STORE_TIMEOUT, "how long to wait for a busy or absent store [5s]"},
     {"log-level", 0, "LEVEL", OPT_LOG_LEVEL, "debug, info, warn, error or off [$STINT_LOG_LEVEL]"},
     {"log-format", 0, "FORMAT", OPT_LOG_FORMAT, "logfmt or json [$STINT_LOG_FORMAT]"},
     {"color", 0, "WHEN", OPT_COLOR, "auto, always or never [auto]"},
@@ -52,7 +51,7 @@ const struct cli_option cli_firsts[] = {
 
 #define OPTIONS_MAX 48
 #define DIGITS      "0::1::2::3::4::5::6::7::8::9::" /* takes the rest of its word, never the next */
-#define WORD        1 /* what getopt calls a word that is no option */
+#define WORD        1                                /* what getopt calls a word that is no option */
 
 /* getopt's tables made from ours: val is the option's id. */
 struct tables {
@@ -165,8 +164,7 @@ static bool global_option(struct cli *c, int id, const char *arg)
     switch (id) {
     case OPT_STORE:
         if (!*arg) {
-            cli_error(c, STINT_EINVAL, "name a store, --store sqlite:PATH, or leave --store out",
-                      "--store is empty");
+            cli_error(c, STINT_EINVAL, "name a store, --store sqlite:PATH, or leave --store out", "--store is empty");
             return false;
         }
         c->store_flag = arg;
@@ -239,8 +237,7 @@ static int understand(struct cli *c, const struct tables *t, int got, const char
         return CLI_STOP;
     }
     if (!o && optopt && optopt >= 1000) {
-        cli_usage(c, "option '%.*s' takes no argument", (int)strcspn(c->argv[optind - 1], "="),
-                  c->argv[optind - 1]);
+        cli_usage(c, "option '%.*s' takes no argument", (int)strcspn(c->argv[optind - 1], "="), c->argv[optind - 1]);
         return CLI_STOP;
     }
     if (!o && got >= '0' && got <= '9') {
@@ -349,8 +346,8 @@ bool cli_options_before(struct cli *c)
 bool cli_args(struct cli *c, int min, int max)
 {
     if (c->n_args < min)
-        cli_usage(c, "an argument is missing: stint %s %.*s", c->name,
-                  (int)strcspn(c->command->synopsis, "\n"), c->command->synopsis);
+        cli_usage(c, "an argument is missing: stint %s %.*s", c->name, (int)strcspn(c->command->synopsis, "\n"),
+                  c->command->synopsis);
     else if (max >= 0 && c->n_args > max)
         cli_usage(c, "unexpected argument '%s'", c->args[max]);
     else
@@ -360,16 +357,14 @@ bool cli_args(struct cli *c, int min, int max)
 
 /* ---- values -------------------------------------------------------------------------- */
 
-bool cli_int(struct cli *c, const char *what, const char *text, int64_t min, int64_t max,
-             int64_t *out)
+bool cli_int(struct cli *c, const char *what, const char *text, int64_t min, int64_t max, int64_t *out)
 {
     if (!st_parse_i64(st_slice_cstr(text), out)) {
         cli_usage(c, "%s: '%s' is not a whole number", what, text);
         return false;
     }
     if (*out < min || *out > max) {
-        cli_usage(c, "%s: %s is not between %lld and %lld", what, text, (long long)min,
-                  (long long)max);
+        cli_usage(c, "%s: %s is not between %lld and %lld", what, text, (long long)min, (long long)max);
         return false;
     }
     return true;

@@ -148,8 +148,8 @@ void cli_table_color(struct cli_table *t, enum cli_color color)
         t->colors[t->n_cells - 1] = color;
 }
 
-static void table_row(struct cli *c, const struct cli_table *t, const size_t *widths,
-                      char *const *cells, const enum cli_color *colors)
+static void table_row(struct cli *c, const struct cli_table *t, const size_t *widths, char *const *cells,
+                      const enum cli_color *colors)
 {
     int last = t->n_columns - 1;
 
@@ -241,8 +241,7 @@ char *cli_age(int64_t now_us, int64_t then_us, char out[CLI_TEXT])
         snprintf(out, CLI_TEXT, "now");
     else if (d < 0)
         snprintf(out, CLI_TEXT, "in %.60s",
-                 cli_human(d < -10 * ST_SEC ? d - (ST_SEC - 1) : d,
-                           text)); /* whole seconds: rounded up */
+                 cli_human(d < -10 * ST_SEC ? d - (ST_SEC - 1) : d, text)); /* whole seconds: rounded up */
     else
         snprintf(out, CLI_TEXT, "%.60s ago", cli_human(d, text));
     return out;
@@ -280,8 +279,7 @@ char *cli_when(int64_t now_us, int64_t then_us, char out[CLI_TEXT])
 
 #define BAR 24
 
-void cli_progress_start(struct cli *c, struct cli_progress *p, const char *what, const char *unit,
-                        int64_t total)
+void cli_progress_start(struct cli *c, struct cli_progress *p, const char *what, const char *unit, int64_t total)
 {
     memset(p, 0, sizeof(*p));
     p->on = c->tty_err && !c->json;
@@ -322,8 +320,8 @@ static void progress_draw(const struct cli_progress *p, int64_t now_us)
     full = full > BAR ? BAR : full;
     fprintf(stderr, "\r\033[K%s ", p->what);
     if (p->total > 0)
-        fprintf(stderr, "[%.*s%*s] %.*f/%.*f", full, "########################", BAR - full, "",
-                digits, (double)p->done / by, digits, (double)p->total / by);
+        fprintf(stderr, "[%.*s%*s] %.*f/%.*f", full, "########################", BAR - full, "", digits,
+                (double)p->done / by, digits, (double)p->total / by);
     else
         fprintf(stderr, "%.*f", digits, (double)p->done / by);
     fprintf(stderr, " %s  %.*f/s", unit, digits, rate / by);

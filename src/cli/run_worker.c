@@ -31,8 +31,8 @@ static stint_code lay_flags(const struct cli_worker_flags *f, struct st_settings
     return STINT_OK;
 }
 
-stint_code cli_worker_settings(struct cli *c, const struct cli_worker_flags *f, const char *text,
-                               struct st_settings *s, stint_error *err)
+stint_code cli_worker_settings(struct cli *c, const struct cli_worker_flags *f, const char *text, struct st_settings *s,
+                               stint_error *err)
 {
     const char *path = st_config_find(c->config_flag);
     stint_code rc = STINT_OK;

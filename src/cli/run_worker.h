@@ -16,8 +16,8 @@ struct cli_worker_flags {
 
 /* Settings from --config (or the file found), the environment and the flags; programs checked.  text: used instead of a
  * file when there is none (NULL = defaults). */
-stint_code cli_worker_settings(struct cli *c, const struct cli_worker_flags *f, const char *text,
-                               struct st_settings *s, stint_error *err);
+stint_code cli_worker_settings(struct cli *c, const struct cli_worker_flags *f, const char *text, struct st_settings *s,
+                               stint_error *err);
 
 /* A store and the signal that goes with it. */
 struct cli_place {

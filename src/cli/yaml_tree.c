@@ -27,8 +27,7 @@ struct reader {
 
 /* ---- errors --------------------------------------------------------------------------- */
 
-static stint_code fail_at(stint_error *err, const char *name, int line, int column, const char *fmt,
-                          va_list ap)
+static stint_code fail_at(stint_error *err, const char *name, int line, int column, const char *fmt, va_list ap)
 {
     char text[sizeof(((stint_error *)0)->message)];
 
@@ -36,8 +35,7 @@ static stint_code fail_at(stint_error *err, const char *name, int line, int colu
     return st_fail(err, STINT_EINVAL, "%s:%d:%d: %s", name, line, column, text);
 }
 
-stint_code st_yaml_fail(stint_error *err, const char *name, const struct st_yaml *at,
-                        const char *fmt, ...)
+stint_code st_yaml_fail(stint_error *err, const char *name, const struct st_yaml *at, const char *fmt, ...)
 {
     va_list ap;
 
@@ -47,8 +45,7 @@ stint_code st_yaml_fail(stint_error *err, const char *name, const struct st_yaml
     return STINT_EINVAL;
 }
 
-stint_code st_yaml_fail_key(stint_error *err, const char *name, const struct st_yaml *at,
-                            const char *fmt, ...)
+stint_code st_yaml_fail_key(stint_error *err, const char *name, const struct st_yaml *at, const char *fmt, ...)
 {
     va_list ap;
 
@@ -166,8 +163,7 @@ static stint_code refuse_decoration(struct reader *r, const yaml_event_t *ev)
 
     switch (ev->type) {
     case YAML_ALIAS_EVENT:
-        return fail_mark(r, ev->start_mark,
-                         "aliases such as *%.40s are not allowed here; write it out",
+        return fail_mark(r, ev->start_mark, "aliases such as *%.40s are not allowed here; write it out",
                          (const char *)ev->data.alias.anchor);
     case YAML_SCALAR_EVENT:
         anchor = ev->data.scalar.anchor;
@@ -185,12 +181,10 @@ static stint_code refuse_decoration(struct reader *r, const yaml_event_t *ev)
         break;
     }
     if (anchor)
-        return fail_mark(r, ev->start_mark,
-                         "anchors such as &%.40s are not allowed here; write it out",
+        return fail_mark(r, ev->start_mark, "anchors such as &%.40s are not allowed here; write it out",
                          (const char *)anchor);
     if (tag)
-        return fail_mark(r, ev->start_mark, "tags such as %.40s are not allowed here",
-                         (const char *)tag);
+        return fail_mark(r, ev->start_mark, "tags such as %.40s are not allowed here", (const char *)tag);
     return STINT_OK;
 }
 
@@ -209,8 +203,7 @@ static stint_code take_text(struct reader *r, const yaml_event_t *ev, char **out
 static stint_code read_members(struct reader *r, struct st_yaml *node, int depth);
 
 /* Makes the node that begins with this event at *at, and reads what is inside it. */
-static stint_code read_node(struct reader *r, const yaml_event_t *ev, struct st_yaml **at,
-                            int depth)
+static stint_code read_node(struct reader *r, const yaml_event_t *ev, struct st_yaml **at, int depth)
 {
     stint_code rc = refuse_decoration(r, ev);
     struct st_yaml *node;
@@ -234,22 +227,20 @@ static stint_code read_node(struct reader *r, const yaml_event_t *ev, struct st_
     return take_text(r, ev, &node->text);
 }
 
-static stint_code check_key(struct reader *r, const struct st_yaml *map, const char *key,
-                            yaml_mark_t at)
+static stint_code check_key(struct reader *r, const struct st_yaml *map, const char *key, yaml_mark_t at)
 {
     if (map->n >= ST_YAML_KEYS_MAX)
         return fail_mark(r, at, "more than %d keys in one map", ST_YAML_KEYS_MAX);
     for (const struct st_yaml *m = map->first; m; m = m->next)
         if (m->key && strcmp(m->key, key) == 0)
-            return fail_mark(r, at,
-                             "the key '%.60s' is here for the second time; the first is in line %d",
-                             key, m->key_line);
+            return fail_mark(r, at, "the key '%.60s' is here for the second time; the first is in line %d", key,
+                             m->key_line);
     return STINT_OK;
 }
 
 /* A key, and then its value as the map's next member. */
-static stint_code read_pair(struct reader *r, const yaml_event_t *key_ev, struct st_yaml *map,
-                            struct st_yaml **at, int depth)
+static stint_code read_pair(struct reader *r, const yaml_event_t *key_ev, struct st_yaml *map, struct st_yaml **at,
+                            int depth)
 {
     stint_code rc = refuse_decoration(r, key_ev);
     yaml_mark_t mark = key_ev->start_mark;
@@ -348,8 +339,7 @@ static struct st_slice without_bom(struct st_slice text)
     return text;
 }
 
-stint_code st_yaml_parse(const char *name, struct st_slice text, struct st_yaml **out,
-                         stint_error *err)
+stint_code st_yaml_parse(const char *name, struct st_slice text, struct st_yaml **out, stint_error *err)
 {
     struct reader r = {.name = name, .text = without_bom(text), .err = err};
     struct st_yaml *root = NULL;
@@ -357,13 +347,11 @@ stint_code st_yaml_parse(const char *name, struct st_slice text, struct st_yaml 
 
     *out = NULL;
     if (text.len > ST_YAML_SIZE_MAX)
-        return st_fail(err, STINT_EINVAL, "%s:1:1: the file has more than %zu bytes", name,
-                       ST_YAML_SIZE_MAX);
+        return st_fail(err, STINT_EINVAL, "%s:1:1: the file has more than %zu bytes", name, ST_YAML_SIZE_MAX);
     if (!yaml_parser_initialize(&r.parser))
         return no_memory(&r);
     yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);
-    yaml_parser_set_input_string(&r.parser, (const unsigned char *)(r.text.p ? r.text.p : ""),
-                                 r.text.len);
+    yaml_parser_set_input_string(&r.parser, (const unsigned char *)(r.text.p ? r.text.p : ""), r.text.len);
     rc = read_stream(&r, &root);
     yaml_parser_delete(&r.parser);
     if (!rc)

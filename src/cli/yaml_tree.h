@@ -32,18 +32,16 @@ struct st_yaml {
 
 /* name stands in messages, all of which begin "name:line:column: ".  An empty document is an
  * empty map.  *out is for st_yaml_free. */
-stint_code st_yaml_parse(const char *name, struct st_slice text, struct st_yaml **out,
-                         stint_error *err);
+stint_code st_yaml_parse(const char *name, struct st_slice text, struct st_yaml **out, stint_error *err);
 void st_yaml_free(struct st_yaml *node); /* NULL is fine */
 
 bool st_yaml_is_null(const struct st_yaml *node);
-const struct st_yaml *st_yaml_member(const struct st_yaml *map,
-                                     const char *key); /* NULL = not there */
+const struct st_yaml *st_yaml_member(const struct st_yaml *map, const char *key); /* NULL = not there */
 
 /* Fills err with "name:line:column: ..." and returns EINVAL: of the value, of the key. */
-stint_code st_yaml_fail(stint_error *err, const char *name, const struct st_yaml *at,
-                        const char *fmt, ...) ST_PRINTF(4, 5);
-stint_code st_yaml_fail_key(stint_error *err, const char *name, const struct st_yaml *at,
-                            const char *fmt, ...) ST_PRINTF(4, 5);
+stint_code st_yaml_fail(stint_error *err, const char *name, const struct st_yaml *at, const char *fmt, ...)
+    ST_PRINTF(4, 5);
+stint_code st_yaml_fail_key(stint_error *err, const char *name, const struct st_yaml *at, const char *fmt, ...)
+    ST_PRINTF(4, 5);
 
 #endif

@@ -12,8 +12,8 @@ struct st_done;
 
 /* Somebody who wants to know what came of an attempt.  Embedded in his own record, which over takes back. */
 struct st_ticket {
-    /* f: what the store answered (its verdict may be ELOST); NULL = nothing was written, the job is somebody else's.  May
-     * take d->ran.result for itself.  Any thread, once. */
+    /* f: what the store answered (its verdict may be ELOST); NULL = nothing was written, the job is somebody else's.
+     * May take d->ran.result for itself.  Any thread, once. */
     void (*over)(struct st_ticket *t, struct st_done *d, const struct st_finish *f);
 };
 
@@ -23,10 +23,10 @@ struct st_done {
     struct st_done *next;
     struct st_job *job; /* owned */
     struct st_ran ran;
-    int64_t started_boot_us; /* 0 = never started */
-    char *result_ref;        /* the file its result went to */
-    bool to_file;            /* its result goes to a file, however small */
-    bool put_off;            /* given back because it cannot be run here for a while */
+    int64_t started_boot_us;  /* 0 = never started */
+    char *result_ref;         /* the file its result went to */
+    bool to_file;             /* its result goes to a file, however small */
+    bool put_off;             /* given back because it cannot be run here for a while */
     struct st_ticket *ticket; /* NULL = nobody waits */
 };
 void st_done_free(struct st_done *d); /* whoever waits is told, if he was not */
@@ -39,9 +39,9 @@ bool st_done_decide(const struct st_done *d, double unit, int64_t now_boot_us, s
 /* Results above this go to files. */
 #define ST_RESULT_INLINE (64 * 1024)
 
-/* Moves a large result (or any, with to_file) into a file under dir (temp name, fsync, rename) and sets d->result_ref; a
- * small one stays where it is, file or not.
- * If it cannot be written the attempt becomes a failed one, kind internal. */
+/* Moves a large result (or any, with to_file) into a file under dir (temp name, fsync, rename) and sets d->result_ref;
+ * a small one stays where it is, file or not. If it cannot be written the attempt becomes a failed one, kind internal.
+ */
 void st_result_settle(struct st_done *d, const char *dir);
 /* Where they go unless configured: beside the store's file, or in the working directory; for free(). */
 char *st_results_dir(const char *store_url);

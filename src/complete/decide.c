@@ -59,8 +59,7 @@ static void decide_failure(const struct st_done *d, double unit, struct st_finis
         return;
     }
     f->outcome = ST_OUT_RETRY;
-    f->delay_us = r->retry_after_us >= 0 ? r->retry_after_us
-                                         : st_policy_delay(p, d->job->attempt, unit);
+    f->delay_us = r->retry_after_us >= 0 ? r->retry_after_us : st_policy_delay(p, d->job->attempt, unit);
 }
 
 static void describe(const struct st_done *d, int64_t now_boot_us, struct st_finish *f)

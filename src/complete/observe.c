@@ -21,8 +21,7 @@ const char *st_event_kind_name(stint_event_kind kind)
     return (size_t)kind < sizeof(names) / sizeof(*names) ? names[kind] : "";
 }
 
-static stint_event event_of(const struct st_observer *o, stint_event_kind kind,
-                            const struct st_job *job)
+static stint_event event_of(const struct st_observer *o, stint_event_kind kind, const struct st_job *job)
 {
     stint_event e = {.kind = kind, .name = st_event_kind_name(kind), .worker = o->worker};
 
@@ -92,12 +91,11 @@ static stint_event_kind kind_of(const struct st_finish *f)
         return STINT_EVENT_ATTEMPT_COMPLETED;
     if (f->state == ST_CANCELLED)
         return STINT_EVENT_ATTEMPT_CANCELLED;
-    return f->outcome == ST_OUT_RELEASED ? STINT_EVENT_ATTEMPT_RELEASED
-                                         : STINT_EVENT_ATTEMPT_FAILED;
+    return f->outcome == ST_OUT_RELEASED ? STINT_EVENT_ATTEMPT_RELEASED : STINT_EVENT_ATTEMPT_FAILED;
 }
 
-void st_observe_verdict(const struct st_observer *o, const struct st_job *job,
-                        const struct st_finish *f, enum st_abort lost)
+void st_observe_verdict(const struct st_observer *o, const struct st_job *job, const struct st_finish *f,
+                        enum st_abort lost)
 {
     stint_event e;
 

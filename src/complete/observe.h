@@ -22,8 +22,8 @@ void st_observe_reaped(const struct st_observer *o, const struct st_reaped *r);
 /* The attempt was told to stop; only what the job's owner should know is an event. */
 void st_observe_abort(const struct st_observer *o, const struct st_job *job, enum st_abort why);
 /* The store has answered.  lost: why it refused, when the verdict is ELOST. */
-void st_observe_verdict(const struct st_observer *o, const struct st_job *job,
-                        const struct st_finish *f, enum st_abort lost);
+void st_observe_verdict(const struct st_observer *o, const struct st_job *job, const struct st_finish *f,
+                        enum st_abort lost);
 
 const char *st_event_kind_name(stint_event_kind kind);
 

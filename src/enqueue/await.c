@@ -2,17 +2,17 @@
  *
  * await.c - wait until a job has ended.
  *
- * The store's hint may be lost or come for another job: it only decides when to look again.  A store that tells whom its
- * news is for tells nobody of an end, since that would cost every job something; there we look after 10 ms, and then
- * ever more seldom: a job is seen to have ended within a fifth of the time it took, and half a second at most.
+ * The store's hint may be lost or come for another job: it only decides when to look again.  A store that tells whom
+ * its news is for tells nobody of an end, since that would cost every job something; there we look after 10 ms, and
+ * then ever more seldom: a job is seen to have ended within a fifth of the time it took, and half a second at most.
  *
  * Thread: the store handle's.
  */
 #include "enqueue/await.h"
 
-#define LOOK_MS 1000 /* without a hint */
-#define LOOK_FIRST_MS 10 /* where there are none */
-#define LOOK_LAST_MS 500
+#define LOOK_MS       1000 /* without a hint */
+#define LOOK_FIRST_MS 10   /* where there are none */
+#define LOOK_LAST_MS  500
 
 /* How long to sleep if nothing is heard. */
 static int look_ms(const struct st_store *store, int64_t waited_us)
@@ -39,12 +39,13 @@ static stint_code gone(struct st_slice id, stint_error *err)
 {
     st_fail(err, STINT_ENOTFOUND, "job %.*s is gone: nobody knows how it has ended", (int)id.len, id.p);
     st_err_detail(err, ST_AWAIT_GONE);
-    st_err_remedy(err, "it was removed, or is not kept once it has succeeded; asynq's producers ask for that with Retention");
+    st_err_remedy(
+        err, "it was removed, or is not kept once it has succeeded; asynq's producers ask for that with Retention");
     return STINT_ENOTFOUND;
 }
 
-stint_code st_await(struct st_store *store, struct st_slice id, int timeout_ms,
-                    struct st_job_info *out, stint_error *err)
+stint_code st_await(struct st_store *store, struct st_slice id, int timeout_ms, struct st_job_info *out,
+                    stint_error *err)
 {
     const int64_t began_us = st_clock_mono_us(), end_us = began_us + timeout_ms * ST_MS;
     bool seen = false;
@@ -63,8 +64,7 @@ stint_code st_await(struct st_store *store, struct st_slice id, int timeout_ms,
         now_us = st_clock_mono_us();
         ms = sleep_ms(timeout_ms, end_us, now_us, look_ms(store, now_us - began_us));
         if (ms == 0) {
-            rc = st_fail(err, STINT_ETIMEOUT, "job %s is still %s", out->id,
-                         st_shown_name(out->shown));
+            rc = st_fail(err, STINT_ETIMEOUT, "job %s is still %s", out->id, st_shown_name(out->shown));
             st_job_info_clear(out);
             return rc;
         }

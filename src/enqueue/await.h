@@ -11,7 +11,7 @@
  * ETIMEOUT otherwise.  Woken by the store's hints, with a slow poll behind them.  ENOTFOUND with the
  * detail ST_AWAIT_GONE: it was there when the wait began. */
 #define ST_AWAIT_GONE "gone"
-stint_code st_await(struct st_store *store, struct st_slice id, int timeout_ms,
-                    struct st_job_info *out, stint_error *err);
+stint_code st_await(struct st_store *store, struct st_slice id, int timeout_ms, struct st_job_info *out,
+                    stint_error *err);
 
 #endif

@@ -75,8 +75,7 @@ static stint_code keep(struct st_batch *b, struct st_slice *s, stint_error *err)
     if (!s->p)
         return STINT_OK;
     if (b->bytes + s->len > ST_BATCH_BYTES_MAX) {
-        stint_code rc =
-            st_fail(err, STINT_EINVAL, "the batch has more than %zu bytes", ST_BATCH_BYTES_MAX);
+        stint_code rc = st_fail(err, STINT_EINVAL, "the batch has more than %zu bytes", ST_BATCH_BYTES_MAX);
 
         st_err_remedy(err, "send it in several batches");
         return rc;
@@ -121,8 +120,7 @@ static stint_code read_text(struct reader *r, struct st_slice v, struct st_slice
     st_buf_init(&text, TEXT_MAX);
     st_json_string(v, &text);
     if (text.failed) {
-        rc = st_refuse(r->err, "shorten it; only payload and meta may be long",
-                       "is longer than %d bytes", TEXT_MAX);
+        rc = st_refuse(r->err, "shorten it; only payload and meta may be long", "is longer than %d bytes", TEXT_MAX);
     } else {
         *out = ST_SLICE(text.p ? text.p : "", text.len);
         rc = keep(r->b, out, r->err);
@@ -139,8 +137,7 @@ static stint_code read_int(struct reader *r, struct st_slice v, int64_t min, int
         return wrong_type(r, "a whole number", "digits without quotes, such as 5");
     if (n < min || n > max) {
         st_fail(r->err, STINT_EINVAL, "%lld is out of range", (long long)n);
-        st_err_remedy(r->err, "write a number between %lld and %lld", (long long)min,
-                      (long long)max);
+        st_err_remedy(r->err, "write a number between %lld and %lld", (long long)min, (long long)max);
         return STINT_EINVAL;
     }
     *out = (int)n;
@@ -149,8 +146,7 @@ static stint_code read_int(struct reader *r, struct st_slice v, int64_t min, int
 
 /* A duration, by one of the functions that read one. */
 static stint_code read_span(struct reader *r, struct st_slice v,
-                            stint_code (*parse)(struct st_slice, int64_t *, stint_error *),
-                            int64_t *out)
+                            stint_code (*parse)(struct st_slice, int64_t *, stint_error *), int64_t *out)
 {
     struct st_slice text;
     stint_code rc;
@@ -257,8 +253,8 @@ static const struct {
 
 static stint_code unknown_member(struct reader *r, struct st_slice key)
 {
-    stint_code rc = st_fail(r->err, STINT_EINVAL, "there is no member \"%.*s\"",
-                            (int)st_utf8_cut(key.p, key.len, 64), key.p);
+    stint_code rc =
+        st_fail(r->err, STINT_EINVAL, "there is no member \"%.*s\"", (int)st_utf8_cut(key.p, key.len, 64), key.p);
 
     st_err_remedy(r->err, "members are type, payload, queue, priority, delay, at, max_attempts, "
                           "timeout, key, unique, id, meta");
@@ -306,8 +302,7 @@ static bool grow(struct st_batch *b)
 static stint_code add_job(struct st_batch *b, const struct st_new_job *job, stint_error *err)
 {
     if (b->n == ST_BATCH_JOBS_MAX) {
-        stint_code rc =
-            st_fail(err, STINT_EINVAL, "the batch has more than %zu jobs", ST_BATCH_JOBS_MAX);
+        stint_code rc = st_fail(err, STINT_EINVAL, "the batch has more than %zu jobs", ST_BATCH_JOBS_MAX);
 
         st_err_remedy(err, "send it in several batches");
         return rc;
@@ -340,8 +335,7 @@ static stint_code keep_job(struct st_batch *b, struct reader *r, stint_error *er
 static stint_code settle_times(struct reader *r)
 {
     if (r->has_delay && r->has_at)
-        return st_refuse(r->err, "one of them is enough: take the other out",
-                         "both delay and at are given");
+        return st_refuse(r->err, "one of them is enough: take the other out", "both delay and at are given");
     if (r->has_delay)
         r->item.job.due_us = 0;
     if (r->has_at)
@@ -351,8 +345,7 @@ static stint_code settle_times(struct reader *r)
 
 static stint_code read_line(struct st_batch *b, struct st_slice doc, stint_error *err)
 {
-    static const char object[] =
-        "each line is one object, such as {\"type\":\"mail\",\"payload\":{}}";
+    static const char object[] = "each line is one object, such as {\"type\":\"mail\",\"payload\":{}}";
     struct reader r = {.b = b, .item = {.job = b->defaults}, .err = err};
     struct st_slice key, value;
     stint_code rc = st_json_check(doc, err);
@@ -367,8 +360,7 @@ static stint_code read_line(struct st_batch *b, struct st_slice doc, stint_error
     while (rc == STINT_OK && st_json_next(doc, &pos, &key, &value))
         rc = read_member(&r, key, value);
     if (rc == STINT_OK && !r.item.job.type.p)
-        rc = st_refuse(err, "add \"type\", or name the TYPE of all lines in the command",
-                       "type: is missing");
+        rc = st_refuse(err, "add \"type\", or name the TYPE of all lines in the command", "type: is missing");
     if (rc == STINT_OK)
         rc = settle_times(&r);
     if (rc == STINT_OK)
@@ -378,8 +370,7 @@ static stint_code read_line(struct st_batch *b, struct st_slice doc, stint_error
 
 static stint_code too_long(stint_error *err)
 {
-    return st_refuse(err, "put the data in a file and enqueue its name", "has more than %zu bytes",
-                     ST_BATCH_LINE_MAX);
+    return st_refuse(err, "put the data in a file and enqueue its name", "has more than %zu bytes", ST_BATCH_LINE_MAX);
 }
 
 stint_code st_batch_line(struct st_batch *b, struct st_slice line, stint_error *err)

@@ -47,7 +47,7 @@ stint_code st_batch_line(struct st_batch *b, struct st_slice line, stint_error *
 
 /* Hands the jobs to the store as st_enqueue does; out has room for b->n.  An error that is about
  * one job names its line. */
-stint_code st_batch_enqueue(const struct st_batch *b, struct st_store *store,
-                            struct st_enqueued *out, stint_error *err);
+stint_code st_batch_enqueue(const struct st_batch *b, struct st_store *store, struct st_enqueued *out,
+                            stint_error *err);
 
 #endif

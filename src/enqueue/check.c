@@ -15,8 +15,7 @@
 
 const struct st_new_job st_new_job_default = {.max_attempts = -1, .timeout_us = -1};
 
-stint_code st_unique_parse(struct st_slice text, enum st_unique *out, int64_t *window_us,
-                           stint_error *err)
+stint_code st_unique_parse(struct st_slice text, enum st_unique *out, int64_t *window_us, stint_error *err)
 {
     *window_us = 0;
     if (st_slice_is(text, "active")) {
@@ -33,8 +32,7 @@ stint_code st_unique_parse(struct st_slice text, enum st_unique *out, int64_t *w
         return STINT_EINVAL;
     }
     if (*window_us == 0)
-        return st_refuse(err, "use active, forever or a duration such as 10m",
-                         "a window of no time holds nothing");
+        return st_refuse(err, "use active, forever or a duration such as 10m", "a window of no time holds nothing");
     return STINT_OK;
 }
 
@@ -53,8 +51,7 @@ stint_code st_timeout_parse(struct st_slice text, int64_t *us, stint_error *err)
 
 stint_code st_payload_too_large(size_t len, bool more, size_t max, stint_error *err)
 {
-    st_fail(err, STINT_EINVAL, "the payload has %s%zu bytes, the limit is %zu",
-            more ? "more than " : "", len, max);
+    st_fail(err, STINT_EINVAL, "the payload has %s%zu bytes, the limit is %zu", more ? "more than " : "", len, max);
     st_err_remedy(err, "raise limits.payload, or put the data in a file and enqueue its name");
     return STINT_EINVAL;
 }
@@ -90,17 +87,14 @@ static stint_code check_times(const struct st_new_job *job, stint_error *err)
     static const char span[] = "a duration is 0s to 36500d";
 
     if (job->delay_us < 0 || job->delay_us > SPAN_MAX_US)
-        return st_refuse(err, span, "the delay is %s",
-                         job->delay_us < 0 ? "negative" : "longer than 36500d");
+        return st_refuse(err, span, "the delay is %s", job->delay_us < 0 ? "negative" : "longer than 36500d");
     if (job->due_us < 0 || job->due_us > TIME_MAX_US)
         return st_refuse(err, "a time is in the years 1970 to 9999", "the time to run at is %s",
                          job->due_us < 0 ? "before 1970" : "after the year 9999");
     if (job->due_us && job->delay_us)
-        return st_refuse(err, "one of them is enough: take the other out",
-                         "both delay and at are given");
+        return st_refuse(err, "one of them is enough: take the other out", "both delay and at are given");
     if (job->timeout_us < -1 || job->timeout_us > SPAN_MAX_US)
-        return st_refuse(err, span, "the timeout is %s",
-                         job->timeout_us < 0 ? "negative" : "longer than 36500d");
+        return st_refuse(err, span, "the timeout is %s", job->timeout_us < 0 ? "negative" : "longer than 36500d");
     return STINT_OK;
 }
 
@@ -114,8 +108,7 @@ static stint_code check_numbers(const struct st_new_job *job, stint_error *err)
     if (job->max_attempts < -1)
         return st_refuse(err, attempts, "max_attempts %d is negative", job->max_attempts);
     if (job->max_attempts > ST_ATTEMPTS_MAX)
-        return st_refuse(err, attempts, "max_attempts %d is more than %d", job->max_attempts,
-                         ST_ATTEMPTS_MAX);
+        return st_refuse(err, attempts, "max_attempts %d is more than %d", job->max_attempts, ST_ATTEMPTS_MAX);
     return check_times(job, err);
 }
 

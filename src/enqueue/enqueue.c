@@ -47,8 +47,8 @@ static bool settles(stint_code rc)
     return rc == STINT_OK || rc == STINT_EEXISTS || rc == STINT_EINVAL;
 }
 
-stint_code st_enqueue(struct st_store *store, const struct st_new_job *jobs, size_t n,
-                      struct st_enqueued *out, stint_error *err)
+stint_code st_enqueue(struct st_store *store, const struct st_new_job *jobs, size_t n, struct st_enqueued *out,
+                      stint_error *err)
 {
     int64_t give_up_us = st_clock_mono_us() + store->timeout_ms * ST_MS;
     int64_t wait_us = REPEAT_FIRST_US;

@@ -24,8 +24,7 @@ extern const struct st_new_job st_new_job_default;
 
 /* "active", "forever" or a duration, as --unique and the batch's `unique` take it.
  * The message does not name the option or member: the caller puts that in front. */
-stint_code st_unique_parse(struct st_slice text, enum st_unique *out, int64_t *window_us,
-                           stint_error *err);
+stint_code st_unique_parse(struct st_slice text, enum st_unique *out, int64_t *window_us, stint_error *err);
 
 /* "none" or a duration, as --timeout and the batch's `timeout` take it.  0 = none.  The message does
  * not name the option or member. */
@@ -43,7 +42,7 @@ stint_code st_enqueue_check(struct st_enqueue_item *item, size_t payload_max, st
 /* Hands checked jobs to the store, all or none.  After EUNKNOWN the same ids are sent again, which
  * changes nothing if they were there, until the store's timeout has passed; only then the
  * answer is EUNKNOWN.  out[] has the ids that were sent whatever the answer is. */
-stint_code st_enqueue(struct st_store *store, const struct st_new_job *jobs, size_t n,
-                      struct st_enqueued *out, stint_error *err);
+stint_code st_enqueue(struct st_store *store, const struct st_new_job *jobs, size_t n, struct st_enqueued *out,
+                      stint_error *err);
 
 #endif

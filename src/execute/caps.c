@@ -17,15 +17,13 @@
 
 void st_caps_fail_output(const struct st_caps *caps, struct st_ran *ran)
 {
-    st_ran_fail(ran, ST_KIND_CAPS, "it printed more than its cap of %lld bytes",
-                (long long)caps->output);
+    st_ran_fail(ran, ST_KIND_CAPS, "it printed more than its cap of %lld bytes", (long long)caps->output);
 }
 
 bool st_caps_blame(const struct st_caps *caps, const struct st_child *c, struct st_ran *ran)
 {
     int sig = c->reaped && WIFSIGNALED(c->status) ? WTERMSIG(c->status) : 0;
-    bool cpu =
-        caps->cpu_us > 0 && (sig == SIGXCPU || (sig == SIGKILL && c->cpu_us >= caps->cpu_us));
+    bool cpu = caps->cpu_us > 0 && (sig == SIGXCPU || (sig == SIGKILL && c->cpu_us >= caps->cpu_us));
     char text[ST_DURATION_TEXT];
 
     if (c->flags & ST_MD_OOM)

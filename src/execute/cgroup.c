@@ -178,8 +178,7 @@ static bool hand_down(const char *dir, const char *controller)
     snprintf(order, sizeof(order), "+%s", controller);
     if (file_write(dir, "cgroup.subtree_control", order))
         return true;
-    return errno == EBUSY && alone_in(dir) && to_leaf(dir) &&
-           file_write(dir, "cgroup.subtree_control", order);
+    return errno == EBUSY && alone_in(dir) && to_leaf(dir) && file_write(dir, "cgroup.subtree_control", order);
 }
 
 /* What minders that are gone have left. */
@@ -241,8 +240,7 @@ static bool set_caps(struct st_cgroup *cg, uint64_t processes, uint64_t memory)
     return file_number(cg->dir, "memory.max", memory);
 }
 
-struct st_cgroup *st_cgroup_make(struct st_cgroups *g, uint64_t tag, uint64_t processes,
-                                 uint64_t memory)
+struct st_cgroup *st_cgroup_make(struct st_cgroups *g, uint64_t tag, uint64_t processes, uint64_t memory)
 {
     struct st_cgroup *cg;
 

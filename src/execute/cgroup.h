@@ -32,8 +32,7 @@ struct st_cgroup {
 };
 
 /* A group with these caps (0 = none) as far as they can be kept; NULL if none can. */
-struct st_cgroup *st_cgroup_make(struct st_cgroups *g, uint64_t tag, uint64_t processes,
-                                 uint64_t memory);
+struct st_cgroup *st_cgroup_make(struct st_cgroups *g, uint64_t tag, uint64_t processes, uint64_t memory);
 void st_cgroups_clear(struct st_cgroups *g);
 
 /* No process may be started in it from now on, and all that are in it are killed. */

@@ -38,8 +38,8 @@
 
 #define EOF_EXTRA_US ST_SEC
 #define PUT_MAX      ((size_t)1 << 31)
-#define PUT_EARLY    8192  /* goes out at once, so that the child works while we gather */
-#define PUT_MOST     65536 /* what a pipe takes */
+#define PUT_EARLY    8192              /* goes out at once, so that the child works while we gather */
+#define PUT_MOST     65536             /* what a pipe takes */
 #define PUT_KEEP     ((size_t)1 << 20) /* a buffer larger than this is given back when empty */
 
 static void on_timer(uv_timer_t *timer);
@@ -49,8 +49,7 @@ static void child_check(struct st_child *c);
 static void child_set(struct st_child *c, enum st_child_state to)
 {
     static const bool legal[ST_CHILD_N][ST_CHILD_N] = {
-        [ST_CHILD_RUNNING] =
-            {[ST_CHILD_STOPPING] = true, [ST_CHILD_KILLING] = true, [ST_CHILD_DRAINING] = true},
+        [ST_CHILD_RUNNING] = {[ST_CHILD_STOPPING] = true, [ST_CHILD_KILLING] = true, [ST_CHILD_DRAINING] = true},
         [ST_CHILD_STOPPING] = {[ST_CHILD_KILLING] = true, [ST_CHILD_DRAINING] = true},
         [ST_CHILD_KILLING] = {[ST_CHILD_DRAINING] = true},
         [ST_CHILD_DRAINING] = {[ST_CHILD_DONE] = true},
@@ -175,8 +174,7 @@ void st_child_fill(const struct st_child *c, struct st_ran *ran)
     ran->max_rss_kb = c->max_rss_kb;
 }
 
-void st_child_refused(const struct st_child *c, const char *program, const char *cwd,
-                      struct st_ran *ran)
+void st_child_refused(const struct st_child *c, const char *program, const char *cwd, struct st_ran *ran)
 {
     if (c->stage == ST_STAGE_EXEC && c->err == E2BIG) {
         st_ran_fail(ran, ST_KIND_PERMANENT,
@@ -193,11 +191,9 @@ void st_child_refused(const struct st_child *c, const char *program, const char 
                     program);
         ran->advice = ST_PERMANENT;
     } else if (c->stage == ST_STAGE_CWD) {
-        st_ran_fail(ran, ST_KIND_NO_HANDLER, "cannot run %s in %s: %s", program, cwd ? cwd : ".",
-                    strerror(c->err));
+        st_ran_fail(ran, ST_KIND_NO_HANDLER, "cannot run %s in %s: %s", program, cwd ? cwd : ".", strerror(c->err));
     } else {
-        st_ran_fail(ran, ST_KIND_INTERNAL, "no process could be made for %s: %s", program,
-                    strerror(c->err));
+        st_ran_fail(ran, ST_KIND_INTERNAL, "no process could be made for %s: %s", program, strerror(c->err));
     }
 }
 
@@ -447,11 +443,9 @@ void st_child_swept(struct st_child *c)
 
 /* ---- starting -------------------------------------------------------------------- */
 
-void st_child_init(struct st_child *c, struct st_exec *x, const struct st_child_ops *ops,
-                   int64_t grace_us)
+void st_child_init(struct st_child *c, struct st_exec *x, const struct st_child_ops *ops, int64_t grace_us)
 {
-    *c = (struct st_child){
-        .ops = ops, .x = x, .tag = ++x->last_tag, .grace_us = grace_us, .n_seen = UINT64_MAX};
+    *c = (struct st_child){.ops = ops, .x = x, .tag = ++x->last_tag, .grace_us = grace_us, .n_seen = UINT64_MAX};
     st_buf_init(&c->sending, PUT_MAX);
     st_buf_init(&c->put, PUT_MAX);
     uv_timer_init(x->loop, &c->timer);
@@ -542,8 +536,8 @@ static int in_once(struct st_child *c, struct st_slice left, int *fd)
     return uv_write(&c->write, (uv_stream_t *)&c->in, &buf, 1, on_once_sent);
 }
 
-static stint_code handles_open(struct st_child *c, struct st_ends *e, enum st_stdin kind,
-                               struct st_slice input, stint_error *err)
+static stint_code handles_open(struct st_child *c, struct st_ends *e, enum st_stdin kind, struct st_slice input,
+                               stint_error *err)
 {
     int rc = 0;
 
@@ -584,8 +578,8 @@ static stint_code ask(struct st_child *c, struct st_ends *e, unsigned flags, sti
     return rc;
 }
 
-stint_code st_child_start(struct st_child *c, const struct st_buf *body, enum st_stdin kind,
-                          struct st_slice input, stint_error *err)
+stint_code st_child_start(struct st_child *c, const struct st_buf *body, enum st_stdin kind, struct st_slice input,
+                          stint_error *err)
 {
     struct st_ends e = ST_ENDS_INIT;
     stint_code rc = st_ends_open(&e, body, kind != ST_STDIN_NONE, err);

@@ -92,11 +92,10 @@ enum st_stdin {
     ST_STDIN_OPEN, /* for st_child_put() */
 };
 
-void st_child_init(struct st_child *c, struct st_exec *x, const struct st_child_ops *ops,
-                   int64_t grace_us);
+void st_child_init(struct st_child *c, struct st_exec *x, const struct st_child_ops *ops, int64_t grace_us);
 /* input must stay until over was called.  On an error nothing runs: st_child_discard(). */
-stint_code st_child_start(struct st_child *c, const struct st_buf *body, enum st_stdin kind,
-                          struct st_slice input, stint_error *err);
+stint_code st_child_start(struct st_child *c, const struct st_buf *body, enum st_stdin kind, struct st_slice input,
+                          stint_error *err);
 /* Nothing was started.  Calls over, and freed from the loop. */
 void st_child_discard(struct st_child *c);
 /* The same, but over comes from the loop, too. */
@@ -121,12 +120,11 @@ void st_child_kill(struct st_child *c);
 /* exit_code, signal and max_rss_kb of *ran. */
 void st_child_fill(const struct st_child *c, struct st_ran *ran);
 /* A failed attempt that says why it was not started. */
-void st_child_refused(const struct st_child *c, const char *program, const char *cwd,
-                      struct st_ran *ran);
+void st_child_refused(const struct st_child *c, const char *program, const char *cwd, struct st_ran *ran);
 
 /* ---- for execute.c ---- */
 void st_child_heard(struct st_child *c, const struct st_minder_msg *msg);
 void st_child_minder_died(struct st_child *c, const struct st_lost *lost); /* at once */
-void st_child_swept(struct st_child *c); /* when nothing is left of it */
+void st_child_swept(struct st_child *c);                                   /* when nothing is left of it */
 
 #endif

@@ -119,9 +119,8 @@ static void own_env(const struct st_job *job, int64_t deadline_us, struct st_buf
     put_traceparent(job, b);
 }
 
-static const char *const own_names[] = {"STINT_JOB_ID",  "STINT_TYPE",  "STINT_QUEUE",
-                                        "STINT_ATTEMPT", "STINT_FENCE", "STINT_DEADLINE",
-                                        "TRACEPARENT",   "STINT_CHILD"};
+static const char *const own_names[] = {"STINT_JOB_ID", "STINT_TYPE",     "STINT_QUEUE", "STINT_ATTEMPT",
+                                        "STINT_FENCE",  "STINT_DEADLINE", "TRACEPARENT", "STINT_CHILD"};
 
 /* What a command is started for. */
 struct purpose {
@@ -132,16 +131,14 @@ struct purpose {
 
 /* Appends all variables to out, NUL after each; their number in *n.  false = too many, or no
  * memory. */
-static bool env_build(const struct st_command *cmd, const struct purpose *what, struct st_buf *out,
-                      uint32_t *n)
+static bool env_build(const struct st_command *cmd, const struct purpose *what, struct st_buf *out, uint32_t *n)
 {
     struct env *e = calloc(1, sizeof(*e));
     size_t before = out->len;
     char in_flight[48];
     bool ok = e;
 
-    snprintf(in_flight, sizeof(in_flight), "STINT_MAX_IN_FLIGHT=%d",
-             cmd->max_in_flight > 0 ? cmd->max_in_flight : 1);
+    snprintf(in_flight, sizeof(in_flight), "STINT_MAX_IN_FLIGHT=%d", cmd->max_in_flight > 0 ? cmd->max_in_flight : 1);
     if (ok && !what->job)
         ok = env_put(e, in_flight);
     ok = ok && env_base(e, cmd);
@@ -186,8 +183,7 @@ static int placeholder_at(const char *s)
 }
 
 /* Appends the argument with its NUL; marks in used[] what was filled in. */
-static void expand(const char *arg, const struct st_slice values[PH_N], bool used[PH_N],
-                   struct st_buf *out)
+static void expand(const char *arg, const struct st_slice values[PH_N], bool used[PH_N], struct st_buf *out)
 {
     while (*arg) {
         int ph = *arg == '{' ? placeholder_at(arg) : -1;
@@ -228,20 +224,17 @@ static bool check_placeholders(const struct st_command *cmd, struct st_ran *why)
         return false;
     }
     if (payload_by(cmd) != ST_PAYLOAD_ARGUMENT && has_placeholder(cmd->argv, PH_PAYLOAD)) {
-        st_ran_fail(why, ST_KIND_NO_HANDLER,
-                    "the command of this type has {payload}, which needs payload: argument");
+        st_ran_fail(why, ST_KIND_NO_HANDLER, "the command of this type has {payload}, which needs payload: argument");
         return false;
     }
     if (payload_by(cmd) != ST_PAYLOAD_FILE && has_placeholder(cmd->argv, PH_FILE)) {
-        st_ran_fail(why, ST_KIND_NO_HANDLER,
-                    "the command of this type has {payload_file}, which needs payload: file");
+        st_ran_fail(why, ST_KIND_NO_HANDLER, "the command of this type has {payload_file}, which needs payload: file");
         return false;
     }
     return true;
 }
 
-static bool check_argument(const struct st_command *cmd, const struct st_job *job,
-                           struct st_ran *why)
+static bool check_argument(const struct st_command *cmd, const struct st_job *job, struct st_ran *why)
 {
     if (payload_by(cmd) != ST_PAYLOAD_ARGUMENT)
         return true;
@@ -262,13 +255,13 @@ static bool check_argument(const struct st_command *cmd, const struct st_job *jo
 }
 
 /* Appends argv to out, NUL after each; their number in *n. */
-static bool argv_build(const struct st_command *cmd, const struct st_job *job, const char *file,
-                       struct st_buf *out, uint32_t *n, struct st_ran *why)
+static bool argv_build(const struct st_command *cmd, const struct st_job *job, const char *file, struct st_buf *out,
+                       uint32_t *n, struct st_ran *why)
 {
     char attempt[16];
     const size_t attempt_len = (size_t)snprintf(attempt, sizeof(attempt), "%d", job->attempt);
-    const struct st_slice values[PH_N] = {st_slice_cstr(job->id), ST_SLICE(attempt, attempt_len),
-                                          job->payload, st_slice_cstr(file)};
+    const struct st_slice values[PH_N] = {st_slice_cstr(job->id), ST_SLICE(attempt, attempt_len), job->payload,
+                                          st_slice_cstr(file)};
     bool used[PH_N] = {false};
 
     st_buf_put(out, cmd->argv[0], strlen(cmd->argv[0]) + 1); /* never made of a job's bytes */
@@ -338,22 +331,19 @@ static char *payload_write(const struct st_job *job, struct st_ran *why)
 
     if (!dir || *dir != '/')
         dir = "/tmp";
-    if (asprintf(&path, "%s/stint-%s-%lld-XXXXXX", dir, st_job_file_name(job->id, name),
-                 (long long)job->fence) < 0) {
+    if (asprintf(&path, "%s/stint-%s-%lld-XXXXXX", dir, st_job_file_name(job->id, name), (long long)job->fence) < 0) {
         st_ran_fail(why, ST_KIND_INTERNAL, "out of memory");
         return NULL;
     }
     fd = mkostemp(path, O_CLOEXEC); /* 0600 */
     if (fd < 0) {
-        st_ran_fail(why, ST_KIND_INTERNAL, "cannot make a payload file in %s: %s", dir,
-                    strerror(errno));
+        st_ran_fail(why, ST_KIND_INTERNAL, "cannot make a payload file in %s: %s", dir, strerror(errno));
         free(path);
         return NULL;
     }
     ok = write_all(fd, job->payload);
     if (!ok) {
-        st_ran_fail(why, ST_KIND_INTERNAL, "cannot write the payload file %s: %s", path,
-                    strerror(errno));
+        st_ran_fail(why, ST_KIND_INTERNAL, "cannot write the payload file %s: %s", path, strerror(errno));
         unlink(path);
         free(path);
         path = NULL;
@@ -394,8 +384,8 @@ static void limits_build(const struct st_command *cmd, uint64_t *limits)
         limits[ST_LIMIT_PROCESSES] = (uint64_t)caps->processes;
 }
 
-static bool body_build(const struct st_command *cmd, const struct purpose *what,
-                       struct st_prepared *p, struct st_ran *why)
+static bool body_build(const struct st_command *cmd, const struct purpose *what, struct st_prepared *p,
+                       struct st_ran *why)
 {
     struct st_minder_body head = {.magic = ST_MD_BODY_MAGIC};
     struct st_buf *b = &p->body;
@@ -409,8 +399,7 @@ static bool body_build(const struct st_command *cmd, const struct purpose *what,
     else if (!argv_build(cmd, what->job, p->payload_file, b, &head.argc, why))
         return false;
     if (!env_build(cmd, what, b, &head.envc) || b->failed) {
-        st_ran_fail(why, ST_KIND_INTERNAL,
-                    "the arguments and environment of this command are too large");
+        st_ran_fail(why, ST_KIND_INTERNAL, "the arguments and environment of this command are too large");
         return false;
     }
     head.size = (uint32_t)b->len;
@@ -418,8 +407,8 @@ static bool body_build(const struct st_command *cmd, const struct purpose *what,
     return true;
 }
 
-static bool prepare(const struct st_command *cmd, const struct purpose *what,
-                    struct st_prepared *out, struct st_ran *why)
+static bool prepare(const struct st_command *cmd, const struct purpose *what, struct st_prepared *out,
+                    struct st_ran *why)
 {
     *out = (struct st_prepared){.by_stdin = payload_by(cmd) == ST_PAYLOAD_STDIN};
     st_buf_init(&out->body, ST_MD_BODY_MAX);
@@ -446,8 +435,8 @@ bool st_command_prepare(const struct st_command *cmd, const struct st_job *job, 
     return prepare(cmd, &(struct purpose){.job = job, .deadline_us = deadline_us}, out, why);
 }
 
-bool st_command_prepare_resident(const struct st_command *cmd, const char *mark,
-                                 struct st_prepared *out, struct st_ran *why)
+bool st_command_prepare_resident(const struct st_command *cmd, const char *mark, struct st_prepared *out,
+                                 struct st_ran *why)
 {
     return prepare(cmd, &(struct purpose){.mark = mark}, out, why);
 }

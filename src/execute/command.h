@@ -23,8 +23,8 @@ bool st_command_prepare(const struct st_command *cmd, const struct st_job *job, 
                         struct st_prepared *out, struct st_ran *why);
 /* The same for a resident child, which runs for no job in particular.  mark: a variable that names
  * it. */
-bool st_command_prepare_resident(const struct st_command *cmd, const char *mark,
-                                 struct st_prepared *out, struct st_ran *why);
+bool st_command_prepare_resident(const struct st_command *cmd, const char *mark, struct st_prepared *out,
+                                 struct st_ran *why);
 /* Also removes the payload file. */
 void st_prepared_clear(struct st_prepared *p);
 

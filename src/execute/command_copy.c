@@ -57,9 +57,8 @@ bool st_command_copy(const struct st_command *from, struct st_command *to)
     to->inherit_env = from->inherit_env ? list_copy(from->inherit_env) : NULL;
     to->cwd = from->cwd ? strdup(from->cwd) : NULL;
     to->name = from->name ? strdup(from->name) : NULL;
-    ok = !from->argv == !to->argv && !from->env == !to->env &&
-         !from->inherit_env == !to->inherit_env && !from->cwd == !to->cwd &&
-         !from->name == !to->name;
+    ok = !from->argv == !to->argv && !from->env == !to->env && !from->inherit_env == !to->inherit_env &&
+         !from->cwd == !to->cwd && !from->name == !to->name;
     if (!ok)
         st_command_clear(to);
     return ok;
@@ -79,9 +78,8 @@ bool st_command_same(const struct st_command *a, const struct st_command *b)
 {
     return a->mode == b->mode && a->payload_by == b->payload_by && a->grace_us == b->grace_us &&
            a->inherit_all == b->inherit_all && !memcmp(&a->caps, &b->caps, sizeof(a->caps)) &&
-           a->startup_us == b->startup_us && a->processes == b->processes &&
-           a->max_in_flight == b->max_in_flight && a->park == b->park &&
-           !memcmp(&a->recycle, &b->recycle, sizeof(a->recycle)) && text_same(a->cwd, b->cwd) &&
-           text_same(a->name, b->name) && list_same(a->argv, b->argv) &&
-           list_same(a->env, b->env) && list_same(a->inherit_env, b->inherit_env);
+           a->startup_us == b->startup_us && a->processes == b->processes && a->max_in_flight == b->max_in_flight &&
+           a->park == b->park && !memcmp(&a->recycle, &b->recycle, sizeof(a->recycle)) && text_same(a->cwd, b->cwd) &&
+           text_same(a->name, b->name) && list_same(a->argv, b->argv) && list_same(a->env, b->env) &&
+           list_same(a->inherit_env, b->inherit_env);
 }

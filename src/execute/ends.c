@@ -38,8 +38,7 @@ static bool open_body(const struct st_buf *body, int *fd)
     return *fd >= 0 && write(*fd, body->p, body->len) == (ssize_t)body->len;
 }
 
-stint_code st_ends_open(struct st_ends *e, const struct st_buf *body, bool by_stdin,
-                        stint_error *err)
+stint_code st_ends_open(struct st_ends *e, const struct st_buf *body, bool by_stdin, stint_error *err)
 {
     bool ok = open_body(body, &e->child[0]);
 

@@ -207,16 +207,14 @@ stint_code st_exec_configure(struct st_exec *x, const struct st_exec_options *op
     return STINT_OK;
 }
 
-stint_code st_exec_new(uv_loop_t *loop, const struct st_exec_options *opt, struct st_exec **out,
-                       stint_error *err)
+stint_code st_exec_new(uv_loop_t *loop, const struct st_exec_options *opt, struct st_exec **out, stint_error *err)
 {
     struct st_exec *x = calloc(1, sizeof(*x));
     struct sigaction pipe_action;
     stint_code rc = STINT_OK;
 
     *out = NULL;
-    if (!x || !(x->read_buf = malloc(ST_READ_SIZE)) ||
-        (opt->self && !(x->self = strdup(opt->self))))
+    if (!x || !(x->read_buf = malloc(ST_READ_SIZE)) || (opt->self && !(x->self = strdup(opt->self))))
         rc = st_fail(err, STINT_ENOMEM, "out of memory");
     if (rc == STINT_OK)
         rc = st_exec_configure(x, opt, err);
@@ -243,8 +241,8 @@ stint_code st_exec_new(uv_loop_t *loop, const struct st_exec_options *opt, struc
 
 /* ---- runs ------------------------------------------------------------------------ */
 
-stint_code st_exec_run(struct st_exec *x, const struct st_command *cmd, const struct st_job *job,
-                       st_ran_fn done, void *arg, struct st_run **out, stint_error *err)
+stint_code st_exec_run(struct st_exec *x, const struct st_command *cmd, const struct st_job *job, st_ran_fn done,
+                       void *arg, struct st_run **out, stint_error *err)
 {
     *out = NULL;
     if (cmd->mode == ST_MODE_RESIDENT)

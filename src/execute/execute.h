@@ -50,9 +50,9 @@ struct st_command {
     char **argv; /* NULL-terminated; placeholders {id} {attempt} {payload} {payload_file} */
     enum st_mode mode;
     enum st_payload_by payload_by;
-    int64_t grace_us; /* between TERM and KILL */
-    char *cwd;        /* NULL = the worker's */
-    char **env;       /* "NAME=value", NULL-terminated, or NULL */
+    int64_t grace_us;   /* between TERM and KILL */
+    char *cwd;          /* NULL = the worker's */
+    char **env;         /* "NAME=value", NULL-terminated, or NULL */
     char **inherit_env; /* names, NULL-terminated, or NULL */
     bool inherit_all;
     struct st_caps caps;
@@ -61,9 +61,9 @@ struct st_command {
     char *name;         /* the type's pattern: resident children are shared by it */
     int64_t startup_us; /* until the ready line; 0 = 60 s */
     /* ST_MODE_RESIDENT */
-    int processes;      /* children; 0 = 1 */
-    int max_in_flight;  /* requests per child; 0 = 1 */
-    bool park;          /* on_child_crash: park */
+    int processes;     /* children; 0 = 1 */
+    int max_in_flight; /* requests per child; 0 = 1 */
+    bool park;         /* on_child_crash: park */
     struct st_recycle recycle;
 };
 
@@ -75,8 +75,8 @@ enum st_abort {
     ST_ABORT_LEASE,     /* lease_expired: by our own clock, before the store would say so */
     ST_ABORT_NOT_FOUND, /* not_found */
     ST_ABORT_ALREADY_COMPLETED,
-    ST_ABORT_ERROR,     /* error */
-    ST_ABORT_TIMEOUT,   /* timeout: of an in-process handler, which cannot be killed */
+    ST_ABORT_ERROR,   /* error */
+    ST_ABORT_TIMEOUT, /* timeout: of an in-process handler, which cannot be killed */
 };
 const char *st_abort_name(enum st_abort a); /* "taken_by_another_worker" */
 
@@ -95,24 +95,24 @@ enum st_advice {
 /* What came of an attempt.  The pointers are owned by the struct: st_ran_clear(). */
 struct st_ran {
     bool ok;
-    enum st_abort aborted;  /* we stopped it: how it ended does not count */
-    char *result;           /* NULL = none (null) */
+    enum st_abort aborted; /* we stopped it: how it ended does not count */
+    char *result;          /* NULL = none (null) */
     size_t result_len;
-    enum st_kind kind;      /* when not ok */
-    char *message;          /* UTF-8, at most 10,000 bytes */
+    enum st_kind kind; /* when not ok */
+    char *message;     /* UTF-8, at most 10,000 bytes */
     enum st_advice advice;
     int64_t retry_after_us; /* -1 = by the policy */
     int exit_code;          /* -1 = none */
     int signal;
     int64_t max_rss_kb;
-    char *log;              /* the attempt's log file, or NULL */
-    char *log_tail;         /* last 16 KiB of stderr, or NULL */
+    char *log;      /* the attempt's log file, or NULL */
+    char *log_tail; /* last 16 KiB of stderr, or NULL */
     size_t log_tail_len;
 };
 void st_ran_clear(struct st_ran *ran);
-#define ST_RAN_INIT                                                                      \
-    {                                                                                    \
-        .exit_code = -1, .retry_after_us = -1                                            \
+#define ST_RAN_INIT                                                                                                    \
+    {                                                                                                                  \
+        .exit_code = -1, .retry_after_us = -1                                                                          \
     }
 /* Sets kind and message (printf-style) of a failed attempt. */
 void st_ran_fail(struct st_ran *ran, enum st_kind kind, const char *fmt, ...) ST_PRINTF(3, 4);
@@ -126,17 +126,16 @@ struct st_exec;
 struct st_run;
 
 struct st_exec_options {
-    const char *self;      /* program that answers to the hidden `minder` argument; NULL = /proc/self/exe */
+    const char *self; /* program that answers to the hidden `minder` argument; NULL = /proc/self/exe */
     const char *worker_id;
-    const char *logs_dir;  /* per-attempt log files, or NULL */
+    const char *logs_dir; /* per-attempt log files, or NULL */
     struct st_limits limits;
     /* A type's children cannot be kept up (breaker, parked), or can again.  From the loop; may be NULL. */
     void (*health)(void *arg, const char *name, bool healthy, const char *note);
     void *health_arg;
 };
 
-stint_code st_exec_new(uv_loop_t *loop, const struct st_exec_options *opt, struct st_exec **out,
-                       stint_error *err);
+stint_code st_exec_new(uv_loop_t *loop, const struct st_exec_options *opt, struct st_exec **out, stint_error *err);
 /* HUP: new directories and limits for runs that start from now on.  Crews that were given up get a
  * new chance; children of commands that nobody asks for any more go after a while. */
 stint_code st_exec_configure(struct st_exec *x, const struct st_exec_options *opt, stint_error *err);
@@ -144,8 +143,8 @@ stint_code st_exec_configure(struct st_exec *x, const struct st_exec_options *op
 /* Starts the attempt.  The job must stay until done was called.  A program that cannot be started
  * is an attempt that failed, told through done like any other.  An error here (no memory, no descriptors, minder
  * gone) means nothing was started: release the job. */
-stint_code st_exec_run(struct st_exec *x, const struct st_command *cmd, const struct st_job *job,
-                       st_ran_fn done, void *arg, struct st_run **out, stint_error *err);
+stint_code st_exec_run(struct st_exec *x, const struct st_command *cmd, const struct st_job *job, st_ran_fn done,
+                       void *arg, struct st_run **out, stint_error *err);
 
 /* How many more attempts of this command can be taken right now: the free places of its resident children (those
  * not started yet count), 0 while they cannot be kept up; INT_MAX for one-shot commands. */

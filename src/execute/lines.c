@@ -71,9 +71,8 @@ static void on_over(struct st_child *c)
         return;
     last = st_result_last_line(ran);
     st_ran_fail(ran, ST_KIND_CHILD_CRASHED, "the child ended without an answer: %s%s%s%.*s",
-                st_result_status(c->status, how),
-                l->state == LINES_STARTING ? " before it was ready" : "", last.len ? ": " : "",
-                (int)last.len, last.len ? last.p : "");
+                st_result_status(c->status, how), l->state == LINES_STARTING ? " before it was ready" : "",
+                last.len ? ": " : "", (int)last.len, last.len ? last.p : "");
 }
 
 /* ---- stopping -------------------------------------------------------------------- */
@@ -198,8 +197,7 @@ static void on_own_line(struct lines *l, const struct st_frame *f, struct st_sli
 }
 
 /* What is not about this attempt is dropped. */
-static void on_task_line(struct lines *l, const struct st_frame *f, struct st_slice line,
-                         bool whole)
+static void on_task_line(struct lines *l, const struct st_frame *f, struct st_slice line, bool whole)
 {
     struct st_solo *s = &l->solo;
 
@@ -290,8 +288,8 @@ static struct lines *lines_new(struct st_exec *x, const struct st_command *cmd)
     return NULL;
 }
 
-stint_code st_lines_run(struct st_exec *x, const struct st_command *cmd, const struct st_job *job,
-                        st_ran_fn done, void *arg, struct st_run **out, stint_error *err)
+stint_code st_lines_run(struct st_exec *x, const struct st_command *cmd, const struct st_job *job, st_ran_fn done,
+                        void *arg, struct st_run **out, stint_error *err)
 {
     struct lines *l = lines_new(x, cmd);
     struct st_prepared prep;

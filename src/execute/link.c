@@ -170,8 +170,7 @@ static void queue_flush(struct st_link *l)
     watch(l);
 }
 
-stint_code st_link_spawn(struct st_link *l, uint64_t tag, unsigned flags, const int fds[ST_MD_FDS],
-                         stint_error *err)
+stint_code st_link_spawn(struct st_link *l, uint64_t tag, unsigned flags, const int fds[ST_MD_FDS], stint_error *err)
 {
     struct packet *p = calloc(1, sizeof(*p));
     int e;
@@ -182,8 +181,7 @@ stint_code st_link_spawn(struct st_link *l, uint64_t tag, unsigned flags, const 
     p->n_fds = ST_MD_FDS;
     memcpy(p->fds, fds, sizeof(p->fds));
     e = packet_put(l, p);
-    return e ? st_fail(err, STINT_EAGAIN, "the minder cannot be reached: %s", strerror(e))
-             : STINT_OK;
+    return e ? st_fail(err, STINT_EAGAIN, "the minder cannot be reached: %s", strerror(e)) : STINT_OK;
 }
 
 /* Is it stopped, by a job that means ill or by somebody who does not know better? */
@@ -203,8 +201,8 @@ static bool is_stopped(pid_t pid)
     return end && (end[2] == 'T' || end[2] == 't');
 }
 
-/* Something was to be killed a while ago and nothing was heard since.  A minder that is stopped will never do it: without it
- * the kernel and we will. */
+/* Something was to be killed a while ago and nothing was heard since.  A minder that is stopped will never do it:
+ * without it the kernel and we will. */
 static void on_silence(uv_timer_t *timer)
 {
     struct st_link *l = timer->data;
@@ -392,8 +390,8 @@ static int minder_start(const char *self, int *sock, pid_t *pid, int *pidfd)
     return e;
 }
 
-stint_code st_link_start(uv_loop_t *loop, const char *self, struct st_link_calls calls,
-                         struct st_link **out, stint_error *err)
+stint_code st_link_start(uv_loop_t *loop, const char *self, struct st_link_calls calls, struct st_link **out,
+                         stint_error *err)
 {
     struct st_link *l = calloc(1, sizeof(*l));
     int e;

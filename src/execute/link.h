@@ -22,12 +22,11 @@ struct st_link_calls {
 };
 
 /* Starts a minder: the program `self` (NULL = /proc/self/exe) with the argument --minder. */
-stint_code st_link_start(uv_loop_t *loop, const char *self, struct st_link_calls calls,
-                         struct st_link **out, stint_error *err);
+stint_code st_link_start(uv_loop_t *loop, const char *self, struct st_link_calls calls, struct st_link **out,
+                         stint_error *err);
 
 /* Asks for a command; never waits.  The descriptors are taken over if all went well. */
-stint_code st_link_spawn(struct st_link *l, uint64_t tag, unsigned flags, const int fds[ST_MD_FDS],
-                         stint_error *err);
+stint_code st_link_spawn(struct st_link *l, uint64_t tag, unsigned flags, const int fds[ST_MD_FDS], stint_error *err);
 void st_link_signal(struct st_link *l, uint64_t tag, int sig);
 
 /* Hear what has come by now, be it the end. */

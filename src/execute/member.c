@@ -110,8 +110,8 @@ static void allow_cpu(struct st_member *m)
     struct timespec ts;
     clockid_t clock;
 
-    if (cap_us <= 0 || m->child.pid <= 0 || clock_getcpuclockid(m->child.pid, &clock) ||
-        clock_gettime(clock, &ts) || prlimit(m->child.pid, RLIMIT_CPU, NULL, &lim))
+    if (cap_us <= 0 || m->child.pid <= 0 || clock_getcpuclockid(m->child.pid, &clock) || clock_gettime(clock, &ts) ||
+        prlimit(m->child.pid, RLIMIT_CPU, NULL, &lim))
         return;
     used_us = ts.tv_sec * ST_SEC + ts.tv_nsec / 1000;
     lim.rlim_cur = (rlim_t)((used_us + cap_us * m->flight.n + ST_SEC - 1) / ST_SEC);
@@ -317,8 +317,7 @@ static void check_age(struct st_member *m)
 
 /* ---- what it prints -------------------------------------------------------------- */
 
-static void request_log(struct st_member *m, struct st_request *r, enum st_stream from,
-                        struct st_slice text)
+static void request_log(struct st_member *m, struct st_request *r, enum st_stream from, struct st_slice text)
 {
     struct st_exec *x = m->crew->x;
 
@@ -374,8 +373,7 @@ static void answered(struct st_member *m, struct st_request *r, struct st_ran *r
     st_request_finish(r, ran);
 }
 
-static void on_task_line(struct st_member *m, const struct st_frame *f, struct st_slice line,
-                         bool whole)
+static void on_task_line(struct st_member *m, const struct st_frame *f, struct st_slice line, bool whole)
 {
     struct st_request *r = find_raw(m, f->task_id);
     struct st_ran ran = ST_RAN_INIT;
@@ -484,8 +482,8 @@ static void log_err(struct st_member *m, const char *p, size_t n)
         p += took;
         n -= took;
         while ((got = st_frames_next(&m->errs, &line)) != ST_FRAMES_NONE)
-            st_log(ST_LOG_DEBUG, "child.stderr", ST_F("type", name_of(m)),
-                   ST_FI("pid", m->child.pid), ST_FS("line", line));
+            st_log(ST_LOG_DEBUG, "child.stderr", ST_F("type", name_of(m)), ST_FI("pid", m->child.pid),
+                   ST_FS("line", line));
     }
 }
 
@@ -525,8 +523,7 @@ static bool is_crash(const struct st_member *m)
 
     if (m->by_us || c->minder_died)
         return false;
-    if (c->stage != ST_STAGE_OK || m->trouble || m->too_much || !m->was_ready || m->flight.n ||
-        was_useless(m))
+    if (c->stage != ST_STAGE_OK || m->trouble || m->too_much || !m->was_ready || m->flight.n || was_useless(m))
         return true;
     /* An idle child may go. */
     return !m->retired && !(WIFEXITED(c->status) && !WEXITSTATUS(c->status));
@@ -566,8 +563,7 @@ static char *reason_of(const struct st_member *m)
 }
 
 /* What comes of a request that was in flight when it ended. */
-static void fill_ended(const struct st_member *m, const struct st_request *r, const char *reason,
-                       struct st_ran *ran)
+static void fill_ended(const struct st_member *m, const struct st_request *r, const char *reason, struct st_ran *ran)
 {
     const struct st_command *cmd = &m->crew->cmd;
 
@@ -697,8 +693,7 @@ static struct st_member *member_new(struct st_crew *c)
     st_frames_init(&m->errs, ERR_LINE_MAX);
     st_runlog_open(&m->log, NULL, NULL, 0);
     st_child_init(&m->child, c->x, &child_ops, c->cmd.grace_us);
-    snprintf(m->mark, sizeof(m->mark), "STINT_CHILD=%d-%llu", getpid(),
-             (unsigned long long)m->child.tag);
+    snprintf(m->mark, sizeof(m->mark), "STINT_CHILD=%d-%llu", getpid(), (unsigned long long)m->child.tag);
     return m;
 }
 

@@ -95,8 +95,8 @@ static int request_split(struct request *r, size_t size)
     char *at = r->text + sizeof(*b), *end = r->text + size;
     size_t n, want;
 
-    if (size < sizeof(*b) || b->magic != ST_MD_BODY_MAGIC || b->size != size || !b->argc ||
-        b->argc > size || b->envc > size)
+    if (size < sizeof(*b) || b->magic != ST_MD_BODY_MAGIC || b->size != size || !b->argc || b->argc > size ||
+        b->envc > size)
         return EINVAL;
     memcpy(r->limits, b->limits, sizeof(r->limits));
     want = (size_t)b->argc + b->envc;
@@ -210,8 +210,7 @@ static bool cap_processes(const struct st_minded *run, uint64_t max, struct st_s
 }
 
 /* What the run may use.  false: that cannot be kept here. */
-static bool set_caps(struct minder *m, struct st_minded *run, const uint64_t *limits,
-                     struct st_spawn *s)
+static bool set_caps(struct minder *m, struct st_minded *run, const uint64_t *limits, struct st_spawn *s)
 {
     uint64_t cpu_s = limits[ST_LIMIT_CPU_S], memory = limits[ST_LIMIT_MEMORY];
     uint64_t files = limits[ST_LIMIT_FILES], processes = limits[ST_LIMIT_PROCESSES];
@@ -261,8 +260,7 @@ static void on_spawn(struct minder *m, uint64_t tag, unsigned flags, const int *
     }
     if (run)
         st_sweep_drop(&m->sweep, run);
-    say(m, (struct st_minder_msg){
-               .op = ST_MD_FAILED, .tag = tag, .stage = (int)s.stage, .err = s.err});
+    say(m, (struct st_minder_msg){.op = ST_MD_FAILED, .tag = tag, .stage = (int)s.stage, .err = s.err});
 }
 
 /* ---- what the worker says -------------------------------------------------------- */
@@ -311,10 +309,7 @@ static bool hear(struct minder *m)
         struct cmsghdr align;
     } control;
     struct iovec iov = {&msg, sizeof(msg)};
-    struct msghdr h = {.msg_iov = &iov,
-                       .msg_iovlen = 1,
-                       .msg_control = &control,
-                       .msg_controllen = sizeof(control)};
+    struct msghdr h = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
     ssize_t n = recvmsg(m->sock, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     int n_fds;
 
@@ -328,8 +323,7 @@ static bool hear(struct minder *m)
     if (n == sizeof(msg) && msg.op == ST_MD_SPAWN && n_fds == ST_MD_FDS)
         on_spawn(m, msg.tag, msg.flags, fds);
     else if (n == sizeof(msg) && msg.op == ST_MD_SPAWN) /* those that did not fit were dropped */
-        say(m, (struct st_minder_msg){
-                   .op = ST_MD_FAILED, .tag = msg.tag, .stage = ST_STAGE_BODY, .err = EMFILE});
+        say(m, (struct st_minder_msg){.op = ST_MD_FAILED, .tag = msg.tag, .stage = ST_STAGE_BODY, .err = EMFILE});
     else if (n == sizeof(msg) && msg.op == ST_MD_SIGNAL)
         on_signal(m, &msg);
     while (n_fds > 0)
@@ -341,17 +335,13 @@ static bool hear(struct minder *m)
 
 static int64_t cpu_us(const struct rusage *ru)
 {
-    return (ru->ru_utime.tv_sec + ru->ru_stime.tv_sec) * ST_SEC + ru->ru_utime.tv_usec +
-           ru->ru_stime.tv_usec;
+    return (ru->ru_utime.tv_sec + ru->ru_stime.tv_sec) * ST_SEC + ru->ru_utime.tv_usec + ru->ru_stime.tv_usec;
 }
 
 static void run_reaped(struct minder *m, struct st_minded *run, int status, const struct rusage *ru)
 {
-    struct st_minder_msg msg = {.op = ST_MD_EXITED,
-                                .tag = run->tag,
-                                .status = status,
-                                .max_rss_kb = ru->ru_maxrss,
-                                .cpu_us = cpu_us(ru)};
+    struct st_minder_msg msg = {
+        .op = ST_MD_EXITED, .tag = run->tag, .status = status, .max_rss_kb = ru->ru_maxrss, .cpu_us = cpu_us(ru)};
 
     run->ending = true;
     run->reaped_us = st_clock_mono_us();
@@ -409,8 +399,7 @@ static void runs_over(struct minder *m, bool sure)
             continue;
         }
         st_sweep_drop(&m->sweep, run);
-        say(m,
-            (struct st_minder_msg){.op = ST_MD_GONE, .tag = tag, .flags = late ? ST_MD_LEFT : 0});
+        say(m, (struct st_minder_msg){.op = ST_MD_GONE, .tag = tag, .flags = late ? ST_MD_LEFT : 0});
     }
 }
 
@@ -558,8 +547,7 @@ static int setup(struct minder *m)
 
     setup_signals(&chld);
     prctl(PR_SET_NAME, "stint-minder");
-    if (m->sock < 3 || stdio_null() || fcntl(m->sock, F_SETFD, FD_CLOEXEC) ||
-        prctl(PR_SET_CHILD_SUBREAPER, 1))
+    if (m->sock < 3 || stdio_null() || fcntl(m->sock, F_SETFD, FD_CLOEXEC) || prctl(PR_SET_CHILD_SUBREAPER, 1))
         return -1;
     close_others(m->sock);
     m->sigchld = signalfd(-1, &chld, SFD_CLOEXEC | SFD_NONBLOCK);

@@ -17,7 +17,7 @@
 #include "job/number.h"
 
 #define SECONDS_MAX 86400.0
-#define SAMPLES 1000
+#define SAMPLES     1000
 
 stint_code st_mock_seconds(struct st_slice payload, double *out, stint_error *err)
 {

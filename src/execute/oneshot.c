@@ -77,8 +77,7 @@ static void stdout_put(struct oneshot *o, const char *p, size_t n)
         return;
     st_buf_put(&o->stdout_buf, p, n);
     if (o->stdout_buf.failed && too_much(o))
-        st_ran_fail(&o->solo.ran, ST_KIND_RESULT_TOO_LARGE, "the result is larger than %zu bytes",
-                    o->result_max);
+        st_ran_fail(&o->solo.ran, ST_KIND_RESULT_TOO_LARGE, "the result is larger than %zu bytes", o->result_max);
 }
 
 static void on_read(struct st_child *c, enum st_stream from, const char *p, size_t n)
@@ -113,8 +112,8 @@ static struct oneshot *oneshot_new(struct st_exec *x, const struct st_command *c
     return NULL;
 }
 
-stint_code st_oneshot_run(struct st_exec *x, const struct st_command *cmd, const struct st_job *job,
-                          st_ran_fn done, void *arg, struct st_run **out, stint_error *err)
+stint_code st_oneshot_run(struct st_exec *x, const struct st_command *cmd, const struct st_job *job, st_ran_fn done,
+                          void *arg, struct st_run **out, stint_error *err)
 {
     int64_t timeout_us = job->policy.timeout_us;
     struct oneshot *o = oneshot_new(x, cmd);
@@ -125,13 +124,11 @@ stint_code st_oneshot_run(struct st_exec *x, const struct st_command *cmd, const
         return st_fail(err, STINT_ENOMEM, "out of memory");
     st_solo_for(&o->solo, job, done, arg);
     *out = &o->solo.run;
-    if (!st_command_prepare(cmd, job, timeout_us > 0 ? st_clock_real_us() + timeout_us : 0, &prep,
-                            &o->solo.ran)) {
+    if (!st_command_prepare(cmd, job, timeout_us > 0 ? st_clock_real_us() + timeout_us : 0, &prep, &o->solo.ran)) {
         st_solo_forgo(&o->solo);
         return STINT_OK;
     }
-    rc = st_solo_start(&o->solo, &prep, prep.by_stdin ? ST_STDIN_ONCE : ST_STDIN_NONE, job->payload,
-                       err);
+    rc = st_solo_start(&o->solo, &prep, prep.by_stdin ? ST_STDIN_ONCE : ST_STDIN_NONE, job->payload, err);
     if (rc == STINT_OK) {
         o->payload_file = prep.payload_file;
         prep.payload_file = NULL;

@@ -5,8 +5,8 @@
  *     todo --pop--> handler --push--> done --take--> the loop
  *
  * A thread that takes an item while more are waiting wakes one more thread, unless handlers have been so short that
- * waking costs more than running: then one or two threads drain the queue.  Should a long one come after short ones, the
- * nudge wakes another thread a few milliseconds later.
+ * waking costs more than running: then one or two threads drain the queue.  Should a long one come after short ones,
+ * the nudge wakes another thread a few milliseconds later.
  *
  * Invariants:
  *   (1) an item is in exactly one place: todo, a thread, done, or the caller's hands;
@@ -23,7 +23,7 @@
 #include <unistd.h>
 
 #define SHORT_US 20.0
-#define SMOOTH 0.1
+#define SMOOTH   0.1
 
 struct list {
     struct st_pool_item *first, **end;
@@ -71,8 +71,7 @@ static void pool_rouse(struct st_pool *p)
 {
     if (p->idle > 0)
         pthread_cond_signal(&p->todo_cond);
-    else if (p->n_threads < p->max_threads &&
-             pthread_create(&p->threads[p->n_threads], NULL, pool_thread, p) == 0)
+    else if (p->n_threads < p->max_threads && pthread_create(&p->threads[p->n_threads], NULL, pool_thread, p) == 0)
         p->n_threads++;
 }
 

@@ -22,12 +22,12 @@ struct st_pool_item {
     void *arg;
     const struct st_job *job;
     struct st_ran ran;
-    bool firm;                    /* the handler means its outcome, told to stop or not: only a lost job overrules it */
-    atomic_int abort;             /* set before it has begun: the handler is not called */
-    atomic_int abort_fd;          /* an eventfd that becomes readable with abort; -1 = nobody asked for one */
-    atomic_bool settling;         /* the handler writes its outcome itself: from before until the attempt is over */
-    _Atomic(char *) progress;     /* JSON not yet told to the store, or NULL */
-    _Atomic int64_t started_us;   /* CLOCK_BOOTTIME when a thread took it; 0 = it waits */
+    bool firm;                  /* the handler means its outcome, told to stop or not: only a lost job overrules it */
+    atomic_int abort;           /* set before it has begun: the handler is not called */
+    atomic_int abort_fd;        /* an eventfd that becomes readable with abort; -1 = nobody asked for one */
+    atomic_bool settling;       /* the handler writes its outcome itself: from before until the attempt is over */
+    _Atomic(char *) progress;   /* JSON not yet told to the store, or NULL */
+    _Atomic int64_t started_us; /* CLOCK_BOOTTIME when a thread took it; 0 = it waits */
 };
 
 void st_item_init(struct st_pool_item *it, st_handler_fn fn, void *arg, const struct st_job *job);

@@ -28,12 +28,10 @@ static bool stat_parse(char *text, struct st_proc *out)
 
     if (!p || sscanf(text, "%d", &pid) != 1)
         return false;
-    if (sscanf(p + 1,
-               " %c %d %d %d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
-               &state, &ppid, &pgrp, &session, &start) != 5)
+    if (sscanf(p + 1, " %c %d %d %d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &state, &ppid,
+               &pgrp, &session, &start) != 5)
         return false;
-    *out = (struct st_proc){
-        .pid = pid, .ppid = ppid, .pgrp = pgrp, .session = session, .start = start, .state = state};
+    *out = (struct st_proc){.pid = pid, .ppid = ppid, .pgrp = pgrp, .session = session, .start = start, .state = state};
     return true;
 }
 

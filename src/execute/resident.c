@@ -171,12 +171,11 @@ void st_request_fill_why(const struct st_request *r, struct st_ran *ran)
     char text[ST_DURATION_TEXT];
 
     if (r->why == ST_WHY_TIMEOUT) {
-        st_ran_fail(ran, ST_KIND_TIMEOUT, "timed out after %s",
-                    st_duration_format(r->job->policy.timeout_us, text));
+        st_ran_fail(ran, ST_KIND_TIMEOUT, "timed out after %s", st_duration_format(r->job->policy.timeout_us, text));
     } else if (r->why == ST_WHY_ABORT) {
         ran->aborted = r->aborted;
-        st_ran_fail(ran, ran->aborted == ST_ABORT_CANCELLED ? ST_KIND_CANCELLED : ST_KIND_KILLED,
-                    "stopped: %s", st_abort_name(ran->aborted));
+        st_ran_fail(ran, ran->aborted == ST_ABORT_CANCELLED ? ST_KIND_CANCELLED : ST_KIND_KILLED, "stopped: %s",
+                    st_abort_name(ran->aborted));
     }
 }
 
@@ -254,8 +253,7 @@ uint32_t st_request_hash(const char *id, size_t len)
     return (uint32_t)(h >> 32);
 }
 
-static struct st_request *request_new(struct st_crew *c, const struct st_job *job, st_ran_fn done,
-                                      void *arg)
+static struct st_request *request_new(struct st_crew *c, const struct st_job *job, st_ran_fn done, void *arg)
 {
     struct st_request *r = c->spare;
     size_t len = strlen(job->id);
@@ -365,8 +363,8 @@ static bool wants_more(const struct st_crew *c)
         return false;
     if (c->n_starting > 0 && (c->supervise.doubtful || !st_supervise_healthy(&c->supervise)))
         return false;
-    return c->owed || !st_supervise_healthy(&c->supervise) ||
-           c->waiting.n > c->n_starting * c->max_in_flight || (c->n_starting == 0 && all_busy(c));
+    return c->owed || !st_supervise_healthy(&c->supervise) || c->waiting.n > c->n_starting * c->max_in_flight ||
+           (c->n_starting == 0 && all_busy(c));
 }
 
 /* How long until one may be started: 0 = now, -1 = never. */
@@ -461,8 +459,8 @@ static const char *crew_name(const struct st_crew *c)
 
 static void tell_health(struct st_crew *c, bool healthy, const char *note)
 {
-    st_log(healthy ? ST_LOG_INFO : ST_LOG_ERROR, healthy ? "children.up" : "children.down",
-           ST_F("type", crew_name(c)), ST_F("note", note ? note : ""));
+    st_log(healthy ? ST_LOG_INFO : ST_LOG_ERROR, healthy ? "children.up" : "children.down", ST_F("type", crew_name(c)),
+           ST_F("note", note ? note : ""));
     if (c->x->health)
         c->x->health(c->x->health_arg, crew_name(c), healthy, note);
 }
@@ -488,9 +486,8 @@ static void tell_down(struct st_crew *c, const char *reason)
 
 void st_crew_crashed(struct st_crew *c, const char *reason)
 {
-    bool other = c->cmd.park
-                     ? st_supervise_park(&c->supervise)
-                     : st_supervise_crashed(&c->supervise, &c->x->supervise, st_clock_mono_us());
+    bool other = c->cmd.park ? st_supervise_park(&c->supervise)
+                             : st_supervise_crashed(&c->supervise, &c->x->supervise, st_clock_mono_us());
 
     c->owed = true;
     if (other)
@@ -595,9 +592,8 @@ static struct st_crew *crew_of(struct st_exec *x, const struct st_command *cmd)
 
 /* ---- what the executor asks for -------------------------------------------------- */
 
-stint_code st_resident_run(struct st_exec *x, const struct st_command *cmd,
-                           const struct st_job *job, st_ran_fn done, void *arg, struct st_run **out,
-                           stint_error *err)
+stint_code st_resident_run(struct st_exec *x, const struct st_command *cmd, const struct st_job *job, st_ran_fn done,
+                           void *arg, struct st_run **out, stint_error *err)
 {
     struct st_crew *c = crew_of(x, cmd);
     struct st_request *r;

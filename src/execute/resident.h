@@ -120,8 +120,8 @@ void st_request_fill_why(const struct st_request *r, struct st_ran *ran);
 void st_request_limit(struct st_request *r, int64_t after_us);
 void st_request_no_limit(struct st_request *r);
 
-void st_crew_tend(struct st_crew *c);  /* give requests to children, start more, set the timer */
-void st_crew_ready(struct st_crew *c); /* a child is */
+void st_crew_tend(struct st_crew *c);                /* give requests to children, start more, set the timer */
+void st_crew_ready(struct st_crew *c);               /* a child is */
 void st_crew_look(struct st_crew *c, int64_t at_us); /* check its children by then */
 /* A child crashed.  Comes before what becomes of its requests; st_crew_settle() after it. */
 void st_crew_crashed(struct st_crew *c, const char *reason);

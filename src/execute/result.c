@@ -99,8 +99,8 @@ char *st_result_status(int status, char out[ST_RESULT_STATUS])
     if (!sig)
         snprintf(out, ST_RESULT_STATUS, "exit status %d", WEXITSTATUS(status));
     else
-        snprintf(out, ST_RESULT_STATUS, "killed by signal %d%s%s%s", sig, name ? " (SIG" : "",
-                 name ? name : "", name ? ")" : "");
+        snprintf(out, ST_RESULT_STATUS, "killed by signal %d%s%s%s", sig, name ? " (SIG" : "", name ? name : "",
+                 name ? ")" : "");
     return out;
 }
 
@@ -115,8 +115,7 @@ static void exit_fail(struct st_ran *ran, int code, const struct envelope *e)
         envelope_fail(ran, code == EXIT_PERMANENT ? ST_KIND_PERMANENT : ST_KIND_APP_ERROR, e);
         return;
     }
-    st_ran_fail(ran, kind, "exit status %d%s%.*s", code, line.len ? ": " : "", (int)line.len,
-                line.p ? line.p : "");
+    st_ran_fail(ran, kind, "exit status %d%s%.*s", code, line.len ? ": " : "", (int)line.len, line.p ? line.p : "");
 }
 
 /* Takes the bytes over where it can. */

@@ -79,13 +79,12 @@ void st_exec_check_closed(struct st_exec *x);
 
 /* ---- the ways to run, as st_exec_run() ------------------------------------------- */
 
-stint_code st_oneshot_run(struct st_exec *x, const struct st_command *cmd, const struct st_job *job,
-                          st_ran_fn done, void *arg, struct st_run **out, stint_error *err);
-stint_code st_lines_run(struct st_exec *x, const struct st_command *cmd, const struct st_job *job,
-                        st_ran_fn done, void *arg, struct st_run **out, stint_error *err);
-stint_code st_resident_run(struct st_exec *x, const struct st_command *cmd,
-                           const struct st_job *job, st_ran_fn done, void *arg, struct st_run **out,
-                           stint_error *err);
+stint_code st_oneshot_run(struct st_exec *x, const struct st_command *cmd, const struct st_job *job, st_ran_fn done,
+                          void *arg, struct st_run **out, stint_error *err);
+stint_code st_lines_run(struct st_exec *x, const struct st_command *cmd, const struct st_job *job, st_ran_fn done,
+                        void *arg, struct st_run **out, stint_error *err);
+stint_code st_resident_run(struct st_exec *x, const struct st_command *cmd, const struct st_job *job, st_ran_fn done,
+                           void *arg, struct st_run **out, stint_error *err);
 
 int st_resident_room(struct st_exec *x, const struct st_command *cmd);
 void st_resident_configured(struct st_exec *x); /* the configuration may have changed */

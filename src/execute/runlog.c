@@ -28,8 +28,7 @@ char *st_runlog_path(const char *dir, const char *id, int attempt, int64_t fence
 {
     char name[ST_JOB_FILE_MAX + 1], *path;
 
-    if (asprintf(&path, "%s/%s-%d-%lld.log", dir, st_job_file_name(id, name), attempt,
-                 (long long)fence) < 0)
+    if (asprintf(&path, "%s/%s-%d-%lld.log", dir, st_job_file_name(id, name), attempt, (long long)fence) < 0)
         return NULL;
     return path;
 }
@@ -45,8 +44,7 @@ void st_runlog_open(struct st_runlog *l, const char *dir, const struct st_job *j
     l->fd = open(l->path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (l->fd >= 0)
         return;
-    st_log(ST_LOG_WARN, "log.failed", ST_F("job", job->id), ST_F("path", l->path),
-           ST_F("error", strerror(errno)));
+    st_log(ST_LOG_WARN, "log.failed", ST_F("job", job->id), ST_F("path", l->path), ST_F("error", strerror(errno)));
     free(l->path);
     l->path = NULL;
 }
@@ -60,8 +58,7 @@ static void file_put(struct st_runlog *l, const char *p, size_t len)
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0) {
-            st_log(ST_LOG_WARN, "log.failed", ST_F("path", l->path),
-                   ST_F("error", strerror(errno)));
+            st_log(ST_LOG_WARN, "log.failed", ST_F("path", l->path), ST_F("error", strerror(errno)));
             close(l->fd);
             l->fd = -1;
             return;
@@ -95,8 +92,7 @@ void st_runlog_file(struct st_runlog *l, enum st_stream from, const char *p, siz
     if (len <= fits)
         return;
     l->cut[from] = true;
-    snprintf(line, sizeof(line), "%s[cut here: more than %zu bytes]\n",
-             l->at_line_start ? "" : "\n", l->max);
+    snprintf(line, sizeof(line), "%s[cut here: more than %zu bytes]\n", l->at_line_start ? "" : "\n", l->max);
     file_puts(l, line);
 }
 
@@ -147,8 +143,7 @@ void st_runlog_tail(const struct st_runlog *l, struct st_ran *ran)
 
         memcpy(whole, l->ring + at, ST_TAIL_MAX - at);
         memcpy(whole + ST_TAIL_MAX - at, l->ring, at);
-        n = (size_t)snprintf(out, 80, "[cut here: only the end of %llu bytes]\n",
-                             (unsigned long long)l->total);
+        n = (size_t)snprintf(out, 80, "[cut here: only the end of %llu bytes]\n", (unsigned long long)l->total);
         skip = n;
         for (int i = 0; i < 3 && (whole[skip] & 0xC0) == 0x80; i++)
             skip++;

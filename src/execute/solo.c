@@ -16,8 +16,7 @@
 bool st_solo_init(struct st_solo *s, struct st_exec *x, const struct st_run_ops *run_ops,
                   const struct st_child_ops *child_ops, const struct st_command *cmd)
 {
-    *s = (struct st_solo){
-        .run.ops = run_ops, .caps = cmd->caps, .log = {.fd = -1}, .ran = ST_RAN_INIT};
+    *s = (struct st_solo){.run.ops = run_ops, .caps = cmd->caps, .log = {.fd = -1}, .ran = ST_RAN_INIT};
     s->program = strdup(cmd->argv && cmd->argv[0] ? cmd->argv[0] : "");
     s->cwd = cmd->cwd ? strdup(cmd->cwd) : NULL;
     if (!s->program || (cmd->cwd && !s->cwd))
@@ -34,8 +33,8 @@ void st_solo_for(struct st_solo *s, const struct st_job *job, st_ran_fn done, vo
     s->child.x->n_runs++;
 }
 
-stint_code st_solo_start(struct st_solo *s, const struct st_prepared *prep, enum st_stdin kind,
-                         struct st_slice input, stint_error *err)
+stint_code st_solo_start(struct st_solo *s, const struct st_prepared *prep, enum st_stdin kind, struct st_slice input,
+                         stint_error *err)
 {
     struct st_exec *x = s->child.x;
     stint_code rc = st_child_start(&s->child, &prep->body, kind, input, err);
@@ -74,8 +73,8 @@ void st_solo_stop(struct st_run *run, enum st_abort why, bool now)
 
     if (st_solo_decide(s)) {
         s->ran.aborted = why;
-        st_ran_fail(&s->ran, why == ST_ABORT_CANCELLED ? ST_KIND_CANCELLED : ST_KIND_KILLED,
-                    "stopped: %s", st_abort_name(why));
+        st_ran_fail(&s->ran, why == ST_ABORT_CANCELLED ? ST_KIND_CANCELLED : ST_KIND_KILLED, "stopped: %s",
+                    st_abort_name(why));
     }
     if (now)
         st_child_kill(&s->child);

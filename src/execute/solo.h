@@ -42,8 +42,8 @@ bool st_solo_init(struct st_solo *s, struct st_exec *x, const struct st_run_ops 
 /* It is for this job. */
 void st_solo_for(struct st_solo *s, const struct st_job *job, st_ran_fn done, void *arg);
 /* On an error nothing was started and nobody is told; freed comes from the loop. */
-stint_code st_solo_start(struct st_solo *s, const struct st_prepared *prep, enum st_stdin kind,
-                         struct st_slice input, stint_error *err);
+stint_code st_solo_start(struct st_solo *s, const struct st_prepared *prep, enum st_stdin kind, struct st_slice input,
+                         stint_error *err);
 /* Nothing is started; what is in ran is told from the loop. */
 void st_solo_forgo(struct st_solo *s);
 

@@ -18,8 +18,7 @@ static int64_t last_crash(const struct st_supervise *s, uint64_t back)
     return s->crashed_us[(s->n_crashes - 1 - back) % ST_CRASHES_MAX];
 }
 
-static bool too_many(const struct st_supervise *s, const struct st_supervise_conf *conf,
-                     int64_t now_us)
+static bool too_many(const struct st_supervise *s, const struct st_supervise_conf *conf, int64_t now_us)
 {
     uint64_t n = (uint64_t)conf->crashes;
 
@@ -44,8 +43,7 @@ static void count(struct st_supervise *s, const struct st_supervise_conf *conf, 
     s->doubtful = true;
 }
 
-bool st_supervise_crashed(struct st_supervise *s, const struct st_supervise_conf *conf,
-                          int64_t now_us)
+bool st_supervise_crashed(struct st_supervise *s, const struct st_supervise_conf *conf, int64_t now_us)
 {
     switch (s->state) {
     case ST_SUPERVISE_UP:

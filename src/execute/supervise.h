@@ -26,12 +26,7 @@ struct st_supervise_conf {
 };
 extern const struct st_supervise_conf st_supervise_default;
 
-enum st_supervise_state {
-    ST_SUPERVISE_UP,
-    ST_SUPERVISE_OPEN,
-    ST_SUPERVISE_TRYING,
-    ST_SUPERVISE_PARKED
-};
+enum st_supervise_state { ST_SUPERVISE_UP, ST_SUPERVISE_OPEN, ST_SUPERVISE_TRYING, ST_SUPERVISE_PARKED };
 
 struct st_supervise {
     enum st_supervise_state state;
@@ -44,8 +39,7 @@ struct st_supervise {
 
 /* Each says whether it is another health now.  A crash while a restart is waited for is part of
  * the same trouble and counts once. */
-bool st_supervise_crashed(struct st_supervise *s, const struct st_supervise_conf *conf,
-                          int64_t now_us);
+bool st_supervise_crashed(struct st_supervise *s, const struct st_supervise_conf *conf, int64_t now_us);
 bool st_supervise_ready(struct st_supervise *s);
 bool st_supervise_park(struct st_supervise *s);
 

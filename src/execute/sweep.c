@@ -134,8 +134,7 @@ static bool orphan_add(struct st_sweep *s, const struct st_proc *p)
     s->orphans = mem;
     if (!ok)
         return false;
-    s->orphans[s->n_orphans++] =
-        (struct st_orphan){.pid = p->pid, .owner = owner_of(s, p), .seen_max = s->max_tag};
+    s->orphans[s->n_orphans++] = (struct st_orphan){.pid = p->pid, .owner = owner_of(s, p), .seen_max = s->max_tag};
     return true;
 }
 
@@ -201,8 +200,7 @@ bool st_sweep_left(const struct st_sweep *s, const struct st_minded *run)
     if (run->cgroup && !st_cgroup_empty(run->cgroup))
         return true;
     for (size_t i = 0; i < s->n_orphans; i++)
-        if (s->orphans[i].owner == run->tag ||
-            (!s->orphans[i].owner && orphan_doomed(s, &s->orphans[i])))
+        if (s->orphans[i].owner == run->tag || (!s->orphans[i].owner && orphan_doomed(s, &s->orphans[i])))
             return true;
     return false;
 }
@@ -318,8 +316,8 @@ void st_sweep_signal(struct st_sweep *s, const struct st_minded *run, int sig)
         const struct st_proc *p = &s->procs.p[i];
         const struct st_orphan *o = p->top > 0 ? orphan_find(s, p->top) : NULL;
 
-        if (p->top > 0 && (p->top == run->pid || (o && o->owner == run->tag)) &&
-            p->pgrp != run->pid && !st_proc_dead(p))
+        if (p->top > 0 && (p->top == run->pid || (o && o->owner == run->tag)) && p->pgrp != run->pid &&
+            !st_proc_dead(p))
             st_proc_signal(p, sig);
     }
 }

@@ -18,8 +18,8 @@ struct st_minded {
     bool ending;  /* it was reaped: what is left of the run is being killed */
     bool killing; /* KILL was asked for */
     int64_t reaped_us;
-    char *env[2]; /* "STINT_JOB_ID=...", "STINT_FENCE=...": how orphans are told apart */
-    char *unlink; /* NULL = no file to remove */
+    char *env[2];             /* "STINT_JOB_ID=...", "STINT_FENCE=...": how orphans are told apart */
+    char *unlink;             /* NULL = no file to remove */
     struct st_cgroup *cgroup; /* NULL = it has none of its own */
 };
 

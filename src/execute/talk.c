@@ -124,8 +124,7 @@ static void put_head(struct st_buf *b, const struct st_job *job)
     room_used(b, p);
 }
 
-static void put_tail(struct st_buf *b, const struct st_job *job, int64_t deadline_us,
-                     struct st_talk_time *time)
+static void put_tail(struct st_buf *b, const struct st_job *job, int64_t deadline_us, struct st_talk_time *time)
 {
     struct st_slice queue = st_slice_cstr(job->queue);
     int max = job->policy.max_attempts;
@@ -178,8 +177,8 @@ static void put_payload(struct st_buf *b, struct st_slice payload)
     blank_out(b->p + before, payload.len, '\r');
 }
 
-bool st_talk_request(struct st_buf *b, const struct st_job *job, int64_t deadline_us,
-                     struct st_talk_time *time, size_t line_max)
+bool st_talk_request(struct st_buf *b, const struct st_job *job, int64_t deadline_us, struct st_talk_time *time,
+                     size_t line_max)
 {
     size_t before = b->len;
     bool ok;
@@ -205,10 +204,9 @@ void st_talk_cancel(struct st_buf *b, const struct st_job *job)
 
 void st_talk_too_long(const struct st_job *job, size_t line_max, struct st_ran *ran)
 {
-    st_ran_fail(
-        ran, ST_KIND_PERMANENT,
-        "the request with its payload of %zu bytes is longer than a line may be (%zu bytes)",
-        job->payload.len, line_max);
+    st_ran_fail(ran, ST_KIND_PERMANENT,
+                "the request with its payload of %zu bytes is longer than a line may be (%zu bytes)", job->payload.len,
+                line_max);
     ran->advice = ST_PERMANENT;
 }
 
@@ -288,8 +286,7 @@ void st_talk_broken(struct st_slice line, bool whole, size_t line_max, struct st
     stint_error err;
 
     if (!whole)
-        st_ran_fail(ran, ST_KIND_RESULT_TOO_LARGE,
-                    "the answer is longer than a line may be (%zu bytes)", line_max);
+        st_ran_fail(ran, ST_KIND_RESULT_TOO_LARGE, "the answer is longer than a line may be (%zu bytes)", line_max);
     else if (st_json_check(line, &err) != STINT_OK)
         st_ran_fail(ran, ST_KIND_BAD_RESULT, "the answer is %s", err.message);
     else

@@ -28,8 +28,8 @@ struct st_talk_time {
 
 /* Appends a request and its newline.  deadline_us: real time, 0 = none.  false: it is longer than
  * line_max (or there is no memory) and was not appended. */
-bool st_talk_request(struct st_buf *b, const struct st_job *job, int64_t deadline_us,
-                     struct st_talk_time *time, size_t line_max);
+bool st_talk_request(struct st_buf *b, const struct st_job *job, int64_t deadline_us, struct st_talk_time *time,
+                     size_t line_max);
 /* {"task_id":"..","cancel":true} */
 void st_talk_cancel(struct st_buf *b, const struct st_job *job);
 

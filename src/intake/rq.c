@@ -5,9 +5,9 @@
  *     loop --grant, tickets over--> intake --take, start, end--> Redis
  *     loop <----- arrivals -------- intake --acquire-----------> store
  *
- * It sleeps listening: the server tells it when one of the queues has changed (CLIENT TRACKING with a redirect), and whoever
- * wants something of this worker by name; the loop rings it for slots and outcomes.  Nothing is popped without lying
- * in another list at the same moment, whatever the number of queues.
+ * It sleeps listening: the server tells it when one of the queues has changed (CLIENT TRACKING with a redirect), and
+ * whoever wants something of this worker by name; the loop rings it for slots and outcomes.  Nothing is popped without
+ * lying in another list at the same moment, whatever the number of queues.
  *
  * Invariants:
  *   (1) it never holds more jobs for the loop than the loop has slots for;
@@ -23,11 +23,11 @@
 #include "base/json.h"
 #include "intake/rq_int.h"
 
-#define TAKE_MAX 128
-#define TICK_MS 1000
-#define DEAF_MS 200 /* where the server tells us nothing */
+#define TAKE_MAX   128
+#define TICK_MS    1000
+#define DEAF_MS    200 /* where the server tells us nothing */
 #define RECOVER_US (30 * ST_SEC)
-#define STOPS_MAX 4096
+#define STOPS_MAX  4096
 
 /* ---- the loop's side ----------------------------------------------------------------------------------- */
 
@@ -142,7 +142,8 @@ void st_rq_note(struct st_intake *x, stint_code rc, const stint_error *err)
         return;
     }
     if (!x->away)
-        st_log(ST_LOG_WARN, "intake.away", ST_F("redis", st_redis_where(x->rq.r)), ST_FE(err), ST_F("remedy", err->remedy));
+        st_log(ST_LOG_WARN, "intake.away", ST_F("redis", st_redis_where(x->rq.r)), ST_FE(err),
+               ST_F("remedy", err->remedy));
     x->away = true;
     x->not_before_us = st_clock_mono_us() + st_tries_next(&x->tries);
 }
@@ -310,7 +311,8 @@ static void beat(struct st_intake *x)
     bool known = false;
     stint_code rc;
 
-    rc = running ? st_rq_beat(&x->rq, running, n, &known, &err) : st_fail(&err, STINT_ENOMEM, "no memory for a heartbeat");
+    rc = running ? st_rq_beat(&x->rq, running, n, &known, &err)
+                 : st_fail(&err, STINT_ENOMEM, "no memory for a heartbeat");
     free(running);
     st_rq_note(x, rc, &err);
     if (rc == STINT_OK) {

@@ -18,7 +18,7 @@
 #include "intake/rq_int.h"
 
 #define BATCH_BYTES (4u << 20)
-#define RECHECK_US (5 * ST_SEC)
+#define RECHECK_US  (5 * ST_SEC)
 
 /* ---- tickets, any thread ------------------------------------------------------------------------------ */
 
@@ -126,7 +126,8 @@ struct ticket *st_rq_ticket_new(struct st_intake *x, const struct st_rq_message 
     return t;
 }
 
-static void add_end(struct st_intake *x, const struct st_rq_end *end, enum st_rq_format format, const char *text, size_t len)
+static void add_end(struct st_intake *x, const struct st_rq_end *end, enum st_rq_format format, const char *text,
+                    size_t len)
 {
     struct st_rq_end e = *end;
     struct st_buf b;
@@ -142,7 +143,8 @@ static void add_end(struct st_intake *x, const struct st_rq_end *end, enum st_rq
     st_buf_clear(&b);
 }
 
-void st_rq_end_now(struct st_intake *x, const struct st_rq_message *m, enum st_rq_how how, const char *why, int64_t at_us)
+void st_rq_end_now(struct st_intake *x, const struct st_rq_message *m, enum st_rq_how how, const char *why,
+                   int64_t at_us)
 {
     const struct st_rq_end e = {.how = how, .id = m->id, .execution = "", .queue = m->queue, .at_us = at_us};
 
@@ -176,8 +178,13 @@ static stint_code write_some(struct st_intake *x, const char *job, stint_error *
 
     st_redis_batch_reset(&x->rq.b);
     for (; t && bytes < BATCH_BYTES; t = t->next, n++) {
-        const struct st_rq_end e = {.how = t->how, .id = t->id, .execution = t->execution, .queue = t->queue, .at_us = t->at_us,
-                                    .started_us = t->started_us, .failed = t->failed};
+        const struct st_rq_end e = {.how = t->how,
+                                    .id = t->id,
+                                    .execution = t->execution,
+                                    .queue = t->queue,
+                                    .at_us = t->at_us,
+                                    .started_us = t->started_us,
+                                    .failed = t->failed};
 
         add_end(x, &e, t->format, t->text, t->text_len);
         bytes += t->text_len + 1024;

@@ -11,7 +11,8 @@
 #include "intake/rq_data.h"
 #include "intake/rq_keys.h"
 
-#define ST_RQ_ELSEWHERE_US (30 * ST_SEC) /* what cannot be run here comes again after this: for another worker, or for us */
+#define ST_RQ_ELSEWHERE_US                                                                                             \
+    (30 * ST_SEC) /* what cannot be run here comes again after this: for another worker, or for us */
 
 /* A message whose job we hold, from the acquire until RQ's side is written. */
 struct ticket {
@@ -81,7 +82,8 @@ void st_rq_ticket_free(struct ticket *t);
 /* false: Redis did not take them; they are kept. */
 bool st_rq_ends_write(struct st_intake *x);
 /* Ends a message that was not started.  why: the message of a failure. */
-void st_rq_end_now(struct st_intake *x, const struct st_rq_message *m, enum st_rq_how how, const char *why, int64_t at_us);
+void st_rq_end_now(struct st_intake *x, const struct st_rq_message *m, enum st_rq_how how, const char *why,
+                   int64_t at_us);
 
 /* rq.c */
 void st_rq_note(struct st_intake *x, stint_code rc, const stint_error *err); /* of Redis: away, or back */

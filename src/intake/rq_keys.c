@@ -17,9 +17,9 @@
 #include "intake/rq_data.h"
 #include "intake/rq_scripts.h"
 
-#define WORKER_TTL "480" /* RQ's worker_ttl of 420 s, and a minute */
-#define NAMES_MAX (64u << 20)
-#define LOST_PAGE 50      /* started jobs that are looked at in one go */
+#define WORKER_TTL     "480" /* RQ's worker_ttl of 420 s, and a minute */
+#define NAMES_MAX      (64u << 20)
+#define LOST_PAGE      50 /* started jobs that are looked at in one go */
 #define LOST_PAGES_MAX 20 /* ... and so many goes at a time */
 
 /* Keys and arguments of one command: texts that live in q->names until it is added. */
@@ -73,7 +73,8 @@ stint_code st_rq_open(const char *url, char *const *queues, const char *worker, 
     while (queues[out->n_queues])
         out->n_queues++;
     if (out->n_queues > ST_RQ_QUEUES_MAX)
-        return st_refuse(err, "name fewer, or start more workers", "intake.queues names more than %d queues", ST_RQ_QUEUES_MAX);
+        return st_refuse(err, "name fewer, or start more workers", "intake.queues names more than %d queues",
+                         ST_RQ_QUEUES_MAX);
     out->queues = calloc(out->n_queues + 1, sizeof(*out->queues));
     for (size_t i = 0; out->queues && i < out->n_queues; i++)
         if (!(out->queues[i] = strdup(queues[i])))
@@ -117,7 +118,8 @@ stint_code st_rq_flush(struct st_rq *q, stint_error *err)
 /* Does it help to try again? */
 static bool passes(const stint_error *err)
 {
-    static const char *const words[] = {"OOM", "MISCONF", "NOPERM", "READONLY", "NOREPLICAS", "NOAUTH", "WRONGPASS", NULL};
+    static const char *const words[] = {"OOM",        "MISCONF", "NOPERM",    "READONLY",
+                                        "NOREPLICAS", "NOAUTH",  "WRONGPASS", NULL};
 
     for (size_t i = 0; words[i]; i++)
         if (strcmp(err->detail, words[i]) == 0)
@@ -180,9 +182,9 @@ stint_code st_rq_birth(struct st_rq *q, stint_error *err)
         len += (size_t)snprintf(all + len, sizeof(all) - len, "%s%s", i ? "," : "", q->queues[i]);
     st_redis_batch_reset(&q->b);
     st_redis_addv(&q->b, ST_REDIS_WRITE, "DEL", key, NULL);
-    st_redis_addv(&q->b, ST_REDIS_WRITE, "HSET", key, "birth", now, "last_heartbeat", now, "queues", all, "pid", pid, "hostname",
-                  st_host_name(), "ip_address", "unknown", "version", "stint " STINT_VERSION, "python_version", "none", "state", "idle",
-                  NULL);
+    st_redis_addv(&q->b, ST_REDIS_WRITE, "HSET", key, "birth", now, "last_heartbeat", now, "queues", all, "pid", pid,
+                  "hostname", st_host_name(), "ip_address", "unknown", "version", "stint " STINT_VERSION,
+                  "python_version", "none", "state", "idle", NULL);
     st_redis_addv(&q->b, ST_REDIS_WRITE, "EXPIRE", key, WORKER_TTL, NULL);
     add_membership(q, "SADD", key);
     return flush(q, err);
@@ -218,8 +220,8 @@ struct beat_texts {
     char job[ST_RQ_ID_MAX + 16], wip[ST_NAME_MAX + 16], intermediate[ST_NAME_MAX + 32], started[ST_TIME_TEXT];
 };
 
-static void beat_one(const struct st_rq *q, const struct st_rq_running *r, struct beat_texts *t, struct st_slice keys[3],
-                     struct st_slice args[3])
+static void beat_one(const struct st_rq *q, const struct st_rq_running *r, struct beat_texts *t,
+                     struct st_slice keys[3], struct st_slice args[3])
 {
     const char *queue = q->queues[r->queue];
 
@@ -272,7 +274,8 @@ stint_code st_rq_beat(struct st_rq *q, const struct st_rq_running *running, size
 
 static bool read_message(const struct st_rq *q, const redisReply *m, struct st_rq_message *out)
 {
-    const struct st_slice id = m->type == REDIS_REPLY_ARRAY && m->elements == 5 ? st_redis_text(m->element[0]) : ST_NONE;
+    const struct st_slice id =
+        m->type == REDIS_REPLY_ARRAY && m->elements == 5 ? st_redis_text(m->element[0]) : ST_NONE;
     int64_t queue;
 
     if (!id.p || id.len > ST_RQ_ID_MAX || memchr(id.p, '\0', id.len))
@@ -424,7 +427,8 @@ void st_rq_add_end(struct st_rq *q, const struct st_rq_end *e, int64_t now_us)
     args[7] = st_slice_cstr(q->worker);
     args[8] = st_slice_cstr(seconds_text(e->at_us, when));
     args[9] = st_slice_cstr(e->started_us ? seconds_text(e->started_us, started) : "0");
-    args[10] = st_slice_cstr(e->started_us && now_us > e->started_us ? seconds_text(now_us - e->started_us, worked) : "0");
+    args[10] =
+        st_slice_cstr(e->started_us && now_us > e->started_us ? seconds_text(now_us - e->started_us, worked) : "0");
     args[11] = st_slice_cstr(e->failed ? "1" : "0");
     st_redis_add_script(&q->b, ST_REDIS_WRITE, &st_rq_script_end, keys, 5, args, 12);
 }
@@ -445,8 +449,8 @@ static void lost_clear(struct lost *all, size_t n)
 }
 
 /* Those of a page that are ours; *n_there = how many there are in all; *end: there was no page any more. */
-static stint_code lost_page(struct st_rq *q, const char *wip, size_t skip, st_rq_ours_fn ours, void *arg, struct lost *all,
-                            size_t *n, size_t *n_there, bool *end, stint_error *err)
+static stint_code lost_page(struct st_rq *q, const char *wip, size_t skip, st_rq_ours_fn ours, void *arg,
+                            struct lost *all, size_t *n, size_t *n_there, bool *end, stint_error *err)
 {
     char score[32], from[24], count[16], most[16];
     const struct st_slice key = st_slice_cstr(wip);
@@ -482,8 +486,8 @@ static stint_code lost_page(struct st_rq *q, const char *wip, size_t skip, st_rq
     return rc;
 }
 
-static stint_code give_back(struct st_rq *q, size_t queue, const char *wip, const struct lost *all, size_t n, size_t *n_back,
-                            stint_error *err)
+static stint_code give_back(struct st_rq *q, size_t queue, const char *wip, const struct lost *all, size_t n,
+                            size_t *n_back, stint_error *err)
 {
     char job[ST_RQ_ID_MAX + 16], list[ST_NAME_MAX + 16], score[32];
     const struct st_slice now = st_slice_cstr(seconds_text(st_clock_real_us(), score));

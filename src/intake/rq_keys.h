@@ -12,10 +12,10 @@
 #include "job/names.h"
 #include "store/redis_conn.h"
 
-#define ST_RQ_ID_MAX 512      /* of a job's id in RQ; longer ones are passed over */
-#define ST_RQ_QUEUES_MAX 64
+#define ST_RQ_ID_MAX        512 /* of a job's id in RQ; longer ones are passed over */
+#define ST_RQ_QUEUES_MAX    64
 #define ST_RQ_EXECUTION_TTL 90 /* seconds; a started job whose worker says nothing for so long is taken for lost */
-#define ST_RQ_BEAT_US (30 * ST_SEC)
+#define ST_RQ_BEAT_US       (30 * ST_SEC)
 
 /* The connection, and the names that are used all the time. */
 struct st_rq {
@@ -24,16 +24,16 @@ struct st_rq {
     char worker[ST_ID_MAX + 1];
     char **queues;
     size_t n_queues;
-    size_t *passed; /* per queue: started jobs of others at the head of its registry; see recover_started */
+    size_t *passed;      /* per queue: started jobs of others at the head of its registry; see recover_started */
     struct st_buf names; /* scratch: keys of the command being added */
 };
 
 /* A message that was taken: it lies in its queue's intermediate list. */
 struct st_rq_message {
     char id[ST_RQ_ID_MAX + 1];
-    size_t queue;   /* index */
-    bool again;     /* it was started before, or may have been */
-    bool too_large; /* its data; then there is none */
+    size_t queue;         /* index */
+    bool again;           /* it was started before, or may have been */
+    bool too_large;       /* its data; then there is none */
     struct st_slice data; /* a view of the answer: until the next batch */
 };
 
@@ -75,15 +75,16 @@ stint_code st_rq_beat(struct st_rq *q, const struct st_rq_running *running, size
 /* What the worker is doing, for those who look: the last job begun, NULL = nothing. */
 void st_rq_add_state(struct st_rq *q, const char *job, bool suspended);
 
-/* Moves what is due in the scheduled registries to the queues, then at most n messages to the intermediate lists, the first
- * queue first.  out has room for n. */
+/* Moves what is due in the scheduled registries to the queues, then at most n messages to the intermediate lists, the
+ * first queue first.  out has room for n. */
 struct st_rq_taken {
     size_t n;
     bool suspended;
     size_t n_dropped; /* ids without a job */
     char odd[160];    /* a key is not of the kind that RQ makes; "" = none */
 };
-stint_code st_rq_take(struct st_rq *q, size_t n, struct st_rq_message *out, struct st_rq_taken *taken, stint_error *err);
+stint_code st_rq_take(struct st_rq *q, size_t n, struct st_rq_message *out, struct st_rq_taken *taken,
+                      stint_error *err);
 /* Is there anything in the queues?  Also tells the server to say so when that changes: see st_rq_track. */
 stint_code st_rq_look(struct st_rq *q, bool *any, stint_error *err);
 /* Changes of the queues are told to the listener.  ESTORE: the server does not let us. */
@@ -97,8 +98,8 @@ stint_code st_rq_flush(struct st_rq *q, stint_error *err);
  * logged. */
 stint_code st_rq_flush_lenient(struct st_rq *q, bool loud, stint_error *err);
 
-/* Gives back to the queues what dead workers left: ids that lie in an intermediate list for a minute, and started jobs whose
- * time is up, of those that `ours` knows.  Removes what has expired from the registries. */
+/* Gives back to the queues what dead workers left: ids that lie in an intermediate list for a minute, and started jobs
+ * whose time is up, of those that `ours` knows.  Removes what has expired from the registries. */
 typedef bool (*st_rq_ours_fn)(void *arg, struct st_slice data);
 stint_code st_rq_recover(struct st_rq *q, st_rq_ours_fn ours, void *arg, size_t *n_back, stint_error *err);
 

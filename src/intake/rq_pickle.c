@@ -16,8 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MARK UINT32_MAX /* on the stack only */
-#define STATE_MAX 16    /* keys and values of a UUID's state */
+#define MARK      UINT32_MAX /* on the stack only */
+#define STATE_MAX 16         /* keys and values of a UUID's state */
 
 struct reader {
     const unsigned char *p, *end;

@@ -9,8 +9,8 @@
 
 #include "store/redis_conn.h"
 
-extern struct st_redis_script st_rq_script_take, st_rq_script_start, st_rq_script_end, st_rq_script_beat, st_rq_script_stuck,
-    st_rq_script_lost, st_rq_script_back;
+extern struct st_redis_script st_rq_script_take, st_rq_script_start, st_rq_script_end, st_rq_script_beat,
+    st_rq_script_stuck, st_rq_script_lost, st_rq_script_back;
 void st_rq_scripts_init(void);
 
 #endif

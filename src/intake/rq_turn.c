@@ -6,8 +6,8 @@
  *                |         `-- refused: see refuse()
  *                `-- not understood: failed
  *
- * The loop has the job before RQ's side is written: a crash in between leaves the message in the intermediate list, from
- * where it comes again, and the lease decides.
+ * The loop has the job before RQ's side is written: a crash in between leaves the message in the intermediate list,
+ * from where it comes again, and the lease decides.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,8 +15,8 @@
 
 #include "intake/rq_int.h"
 
-#define LATER_US (15 * ST_SEC)   /* paused, exhausted: look again */
-#define HELD_US (5 * ST_SEC)    /* our own message, somebody else's attempt */
+#define LATER_US (15 * ST_SEC) /* paused, exhausted: look again */
+#define HELD_US  (5 * ST_SEC)  /* our own message, somebody else's attempt */
 
 struct taken {
     struct st_rq_message m;
@@ -61,8 +61,8 @@ static void tell_ended(struct st_intake *x, const struct taken *t, const struct 
         st_rq_end_now(x, &t->m, ST_RQ_FINISHED, NULL, 0);
 }
 
-/* Whoever only heard of a run that somebody else has, or had, is done: that is no error.  A run that cannot start yet keeps its
- * message, for then. */
+/* Whoever only heard of a run that somebody else has, or had, is done: that is no error.  A run that cannot start yet
+ * keeps its message, for then. */
 static void refuse(struct st_intake *x, struct taken *t, enum st_refusal why)
 {
     const int64_t now = st_clock_real_us();
@@ -103,8 +103,12 @@ static void refuse(struct st_intake *x, struct taken *t, enum st_refusal why)
 /* Nobody here can run it: it is given back at once, and its message goes round until it meets a worker that can. */
 static void give_up(struct st_intake *x, struct taken *t, struct st_job *job)
 {
-    struct st_finish f = {.id = st_slice_cstr(job->id), .fence = job->fence, .ref = job->ref, .outcome = ST_OUT_RELEASED,
-                          .started_ago_us = -1, .exit_code = -1};
+    struct st_finish f = {.id = st_slice_cstr(job->id),
+                          .fence = job->fence,
+                          .ref = job->ref,
+                          .outcome = ST_OUT_RELEASED,
+                          .started_ago_us = -1,
+                          .exit_code = -1};
     stint_error err = {0};
 
     st_log(ST_LOG_WARN, "intake.no_handler", ST_F("job", job->id), ST_F("type", job->type), ST_F("rq_job", t->m.id));
@@ -187,7 +191,8 @@ static void dispatch(struct st_intake *x, const struct st_claim_req *req, struct
 }
 
 /* All that were understood, in one go. */
-static void acquire(struct st_intake *x, const struct st_claim_req *req, struct taken **all, struct st_acquire *items, size_t n)
+static void acquire(struct st_intake *x, const struct st_claim_req *req, struct taken **all, struct st_acquire *items,
+                    size_t n)
 {
     const int64_t asked = st_clock_boot_us();
     stint_error err = {0};
@@ -269,7 +274,8 @@ static void note_taken(struct st_intake *x, const struct st_rq_taken *t)
 {
     x->suspended = t->suspended;
     if (t->n_dropped)
-        st_log(ST_LOG_WARN, "intake.dropped", ST_FI("messages", t->n_dropped), ST_F("reason", "RQ has no job of that id"));
+        st_log(ST_LOG_WARN, "intake.dropped", ST_FI("messages", t->n_dropped),
+               ST_F("reason", "RQ has no job of that id"));
     if (t->odd[0] && !x->odd)
         st_log(ST_LOG_WARN, "intake.odd_key", ST_F("error", t->odd));
     x->odd = t->odd[0] != '\0';

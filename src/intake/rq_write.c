@@ -68,7 +68,8 @@ static void put_number(struct st_buf *b, struct st_slice v)
 
     if (st_json_i64(v, &n)) {
         put_i64(b, n);
-    } else if (memchr(v.p, '.', v.len) || memchr(v.p, 'e', v.len) || memchr(v.p, 'E', v.len) || v.len > LONG_DIGITS_MAX) {
+    } else if (memchr(v.p, '.', v.len) || memchr(v.p, 'e', v.len) || memchr(v.p, 'E', v.len) ||
+               v.len > LONG_DIGITS_MAX) {
         put_double(b, v);
     } else {
         st_buf_putc(b, 'L');

@@ -26,8 +26,8 @@ static const char *name_copy(char **at, struct st_slice s)
     return text_copy(at, s.p ? s : ST_SLICE("", 0)).p;
 }
 
-struct st_job *st_job_new(struct st_slice id, struct st_slice type, struct st_slice queue,
-                          struct st_slice payload, struct st_slice meta)
+struct st_job *st_job_new(struct st_slice id, struct st_slice type, struct st_slice queue, struct st_slice payload,
+                          struct st_slice meta)
 {
     size_t texts = id.len + type.len + queue.len + payload.len + meta.len + 5;
     struct st_job *job = malloc(sizeof(*job) + texts);

@@ -9,7 +9,7 @@
 #include "base/str.h"
 
 #define ST_NAME_MAX 128
-#define ST_KEY_MAX 512
+#define ST_KEY_MAX  512
 
 /* Queue and type names: 1..128 bytes of UTF-8 without blanks, control characters, '*', '{', '}', ',' or quotes.
  * A queue name may have one or more dots, `parent.sub`, but no empty part.  EINVAL names the thing. */

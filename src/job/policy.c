@@ -161,8 +161,7 @@ static bool read_us(struct st_slice v, int64_t *out)
 
 static bool read_double(struct st_slice v, double *out)
 {
-    return st_json_typeof(v) == ST_JSON_NUMBER && st_number_parse(v, out) && isfinite(*out) &&
-           *out >= 0;
+    return st_json_typeof(v) == ST_JSON_NUMBER && st_number_parse(v, out) && isfinite(*out) && *out >= 0;
 }
 
 static bool read_attempts(struct st_slice v, int *out)

@@ -78,17 +78,14 @@ static bool attempt_failed(const struct st_attempt_info *a)
 /* A cancellation that met no attempt: the job waited. */
 static bool cancelled_waiting(const struct st_job_info *info)
 {
-    const struct st_attempt_info *last =
-        info->n_attempts ? &info->attempts[info->n_attempts - 1] : NULL;
+    const struct st_attempt_info *last = info->n_attempts ? &info->attempts[info->n_attempts - 1] : NULL;
 
     return info->state == ST_CANCELLED && info->error_kind == ST_KIND_CANCELLED &&
-           !(last && last->outcome && !strcmp(last->outcome, "cancelled") &&
-             last->ended_us >= info->finished_us);
+           !(last && last->outcome && !strcmp(last->outcome, "cancelled") && last->ended_us >= info->finished_us);
 }
 
 /* attempt 0: it was not running. */
-static void put_one_error(struct st_jw *w, enum st_kind kind, const char *message, int attempt,
-                          int64_t at_us)
+static void put_one_error(struct st_jw *w, enum st_kind kind, const char *message, int attempt, int64_t at_us)
 {
     st_jw_open(w, '{');
     put_kind(w, kind);
@@ -143,8 +140,7 @@ static void put_attempts(struct st_jw *w, const struct st_job_info *info)
 static void put_spec_hash(struct st_jw *w, const struct st_job_info *info)
 {
     char hash[ST_HASH_LEN + 1];
-    stint_code rc = st_spec_hash(st_slice_cstr(info->type), st_slice_cstr(info->queue),
-                                 info->payload, hash, NULL);
+    stint_code rc = st_spec_hash(st_slice_cstr(info->type), st_slice_cstr(info->queue), info->payload, hash, NULL);
 
     put_cstr(w, "spec_hash", rc == STINT_OK ? hash : NULL);
 }

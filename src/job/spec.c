@@ -149,8 +149,7 @@ static void unescape(struct st_slice raw, struct st_buf *b)
 
 static void put_control(struct st_buf *b, unsigned char ch)
 {
-    static const char short_form[0x20] = {
-        ['\b'] = 'b', ['\f'] = 'f', ['\n'] = 'n', ['\r'] = 'r', ['\t'] = 't'};
+    static const char short_form[0x20] = {['\b'] = 'b', ['\f'] = 'f', ['\n'] = 'n', ['\r'] = 'r', ['\t'] = 't'};
 
     if (short_form[ch]) {
         st_buf_putc(b, '\\');
@@ -215,8 +214,7 @@ static void put_string(struct canon *c)
 
 static bool in_number(char ch)
 {
-    return (ch >= '0' && ch <= '9') || ch == '-' || ch == '+' || ch == '.' || ch == 'e' ||
-           ch == 'E';
+    return (ch >= '0' && ch <= '9') || ch == '-' || ch == '+' || ch == '.' || ch == 'e' || ch == 'E';
 }
 
 static void put_float(struct canon *c, struct st_slice text)
@@ -270,8 +268,7 @@ static struct member *member_push(struct canon *c)
 
 static int key_cmp(const struct st_buf *keys, const struct member *a, const struct member *b)
 {
-    return st_slice_cmp(ST_SLICE(keys->p + a->key, a->key_len),
-                        ST_SLICE(keys->p + b->key, b->key_len));
+    return st_slice_cmp(ST_SLICE(keys->p + a->key, a->key_len), ST_SLICE(keys->p + b->key, b->key_len));
 }
 
 /* By key; of equal ones the last in the document comes last. */
@@ -452,8 +449,8 @@ static bool is_reproq(struct st_slice doc)
     return task.p && st_json_typeof(task) == ST_JSON_STRING && st_json_member(doc, "v").p;
 }
 
-static stint_code put_spec(struct st_slice type, struct st_slice queue, struct st_slice payload,
-                           struct st_buf *out, stint_error *err)
+static stint_code put_spec(struct st_slice type, struct st_slice queue, struct st_slice payload, struct st_buf *out,
+                           stint_error *err)
 {
     bool json = payload.len && st_json_ok(payload);
     stint_code rc = STINT_OK;
@@ -476,8 +473,8 @@ static stint_code put_spec(struct st_slice type, struct st_slice queue, struct s
     return rc;
 }
 
-stint_code st_spec_hash(struct st_slice type, struct st_slice queue, struct st_slice payload,
-                        char out[ST_HASH_LEN + 1], stint_error *err)
+stint_code st_spec_hash(struct st_slice type, struct st_slice queue, struct st_slice payload, char out[ST_HASH_LEN + 1],
+                        stint_error *err)
 {
     unsigned char hash[crypto_hash_sha256_BYTES];
     struct st_buf text;

@@ -64,9 +64,8 @@ int st_state_next(enum st_state from, enum st_event ev)
 const char *st_state_name(enum st_state s)
 {
     static const char *const names[ST_STATE_N] = {
-        [ST_BLOCKED] = "blocked",     [ST_PENDING] = "pending",     [ST_CLAIMED] = "claimed",
-        [ST_RUNNING] = "running",     [ST_SUCCEEDED] = "succeeded", [ST_FAILED] = "failed",
-        [ST_CANCELLED] = "cancelled",
+        [ST_BLOCKED] = "blocked",     [ST_PENDING] = "pending", [ST_CLAIMED] = "claimed",     [ST_RUNNING] = "running",
+        [ST_SUCCEEDED] = "succeeded", [ST_FAILED] = "failed",   [ST_CANCELLED] = "cancelled",
     };
 
     return (unsigned)s < ST_STATE_N ? names[s] : "?";
@@ -114,11 +113,9 @@ enum st_shown st_state_shown(enum st_state s, int64_t due_us, int attempt, int64
 }
 
 static const char *const shown_names[ST_SHOWN_N] = {
-    [ST_SHOW_BLOCKED] = "blocked",     [ST_SHOW_SCHEDULED] = "scheduled",
-    [ST_SHOW_PENDING] = "pending",     [ST_SHOW_RETRYING] = "retrying",
-    [ST_SHOW_CLAIMED] = "claimed",     [ST_SHOW_RUNNING] = "running",
-    [ST_SHOW_SUCCEEDED] = "succeeded", [ST_SHOW_FAILED] = "failed",
-    [ST_SHOW_CANCELLED] = "cancelled",
+    [ST_SHOW_BLOCKED] = "blocked",     [ST_SHOW_SCHEDULED] = "scheduled", [ST_SHOW_PENDING] = "pending",
+    [ST_SHOW_RETRYING] = "retrying",   [ST_SHOW_CLAIMED] = "claimed",     [ST_SHOW_RUNNING] = "running",
+    [ST_SHOW_SUCCEEDED] = "succeeded", [ST_SHOW_FAILED] = "failed",       [ST_SHOW_CANCELLED] = "cancelled",
 };
 
 const char *st_shown_name(enum st_shown s)

@@ -40,17 +40,17 @@ enum st_state {
 };
 
 enum st_event {
-    ST_EV_UNBLOCK,  /* what it waited for is there */
-    ST_EV_CLAIM,    /* prefetched: not started yet */
-    ST_EV_CLAIM_RUN,/* claimed into a free slot, or acquired by id */
-    ST_EV_START,    /* a prefetched job begins */
+    ST_EV_UNBLOCK,   /* what it waited for is there */
+    ST_EV_CLAIM,     /* prefetched: not started yet */
+    ST_EV_CLAIM_RUN, /* claimed into a free slot, or acquired by id */
+    ST_EV_START,     /* a prefetched job begins */
     ST_EV_SUCCEED,
-    ST_EV_RETRY,    /* failed, budget left: also a reaped job */
-    ST_EV_FAIL,     /* failed for good: also a reaped job without budget */
-    ST_EV_RELEASE,  /* given back uncharged */
-    ST_EV_CANCEL,   /* cancelled before it ran, or its attempt ended after a cancel request */
-    ST_EV_STEAL,    /* acquire-by-id of a held job whose lease has expired */
-    ST_EV_REVIVE,   /* the operator's retry of a dead or cancelled job */
+    ST_EV_RETRY,   /* failed, budget left: also a reaped job */
+    ST_EV_FAIL,    /* failed for good: also a reaped job without budget */
+    ST_EV_RELEASE, /* given back uncharged */
+    ST_EV_CANCEL,  /* cancelled before it ran, or its attempt ended after a cancel request */
+    ST_EV_STEAL,   /* acquire-by-id of a held job whose lease has expired */
+    ST_EV_REVIVE,  /* the operator's retry of a dead or cancelled job */
     ST_EVENT_N
 };
 
@@ -86,23 +86,23 @@ const char *st_shown_name(enum st_shown s);
 bool st_shown_parse(struct st_slice name, enum st_shown *out);
 
 /* Why an attempt or a job failed.  The numbers are stored. */
-#define ST_KINDS(X)                                                                      \
-    X(NONE, "")                                                                          \
-    X(APP_ERROR, "app_error")                                                            \
-    X(PERMANENT, "permanent")                                                            \
-    X(TIMEOUT, "timeout")                                                                \
-    X(KILLED, "killed")                                                                  \
-    X(EXIT, "exit")                                                                      \
-    X(RESULT_TOO_LARGE, "result_too_large")                                              \
-    X(BAD_RESULT, "bad_result")                                                          \
-    X(LEASE_EXPIRED, "lease_expired")                                                    \
-    X(CHILD_CRASHED, "child_crashed")                                                    \
-    X(NO_HANDLER, "no_handler")                                                          \
-    X(CANCELLED, "cancelled")                                                            \
-    X(OOM, "oom")                                                                        \
-    X(CAPS, "caps")                                                                      \
-    X(QUARANTINED, "quarantined")                                                        \
-    X(EXPIRED, "expired")                                                                \
+#define ST_KINDS(X)                                                                                                    \
+    X(NONE, "")                                                                                                        \
+    X(APP_ERROR, "app_error")                                                                                          \
+    X(PERMANENT, "permanent")                                                                                          \
+    X(TIMEOUT, "timeout")                                                                                              \
+    X(KILLED, "killed")                                                                                                \
+    X(EXIT, "exit")                                                                                                    \
+    X(RESULT_TOO_LARGE, "result_too_large")                                                                            \
+    X(BAD_RESULT, "bad_result")                                                                                        \
+    X(LEASE_EXPIRED, "lease_expired")                                                                                  \
+    X(CHILD_CRASHED, "child_crashed")                                                                                  \
+    X(NO_HANDLER, "no_handler")                                                                                        \
+    X(CANCELLED, "cancelled")                                                                                          \
+    X(OOM, "oom")                                                                                                      \
+    X(CAPS, "caps")                                                                                                    \
+    X(QUARANTINED, "quarantined")                                                                                      \
+    X(EXPIRED, "expired")                                                                                              \
     X(INTERNAL, "internal")
 enum st_kind {
 #define X(name, text) ST_KIND_##name,

@@ -130,8 +130,7 @@ stint_code stint_attempt_log(stint_attempt *a, const char *line)
     st_runlog_put(&a->log, ST_STDERR, line, strlen(line));
     st_runlog_put(&a->log, ST_STDERR, "\n", 1);
     pthread_mutex_unlock(&a->log_mutex);
-    st_log(ST_LOG_INFO, "job.log", ST_F("job", job_of(a)->id), ST_F("type", job_of(a)->type),
-           ST_F("line", line));
+    st_log(ST_LOG_INFO, "job.log", ST_F("job", job_of(a)->id), ST_F("type", job_of(a)->type), ST_F("line", line));
     return STINT_OK;
 }
 
@@ -201,8 +200,7 @@ static bool delay_of(int64_t ms, int64_t *us)
     return true;
 }
 
-stint_code stint_attempt_fail(stint_attempt *a, stint_outcome how, int64_t after_ms,
-                              const char *message)
+stint_code stint_attempt_fail(stint_attempt *a, stint_outcome how, int64_t after_ms, const char *message)
 {
     int64_t after_us;
 
@@ -264,8 +262,7 @@ static void heed_code(stint_attempt *a, stint_code rc)
         return;
     st_lib_unsay(a);
     a->said = STINT_RETRY;
-    snprintf(text, sizeof(text), "the handler returned %s: %s", stint_code_name(rc),
-             stint_code_text(rc));
+    snprintf(text, sizeof(text), "the handler returned %s: %s", stint_code_name(rc), stint_code_text(rc));
     say_failed(a, ST_KIND_APP_ERROR, text);
 }
 

@@ -118,8 +118,8 @@ static stint_code take_job(const stint_job *in, struct st_enqueue_item *item, st
     return rc == STINT_OK ? st_enqueue_check(item, ST_PAYLOAD_MAX, err) : rc;
 }
 
-static stint_code take_jobs(const stint_job *in, size_t n, struct st_enqueue_item *items,
-                            struct st_new_job *jobs, stint_error *err)
+static stint_code take_jobs(const stint_job *in, size_t n, struct st_enqueue_item *items, struct st_new_job *jobs,
+                            stint_error *err)
 {
     for (size_t i = 0; i < n; i++) {
         stint_code rc = take_job(&in[i], &items[i], err);
@@ -134,8 +134,8 @@ static stint_code take_jobs(const stint_job *in, size_t n, struct st_enqueue_ite
     return STINT_OK;
 }
 
-static stint_code add_jobs(const stint_job *jobs, size_t n, stint_enqueued *out, st_lib_add_fn add,
-                           void *arg, stint_error *err)
+static stint_code add_jobs(const stint_job *jobs, size_t n, stint_enqueued *out, st_lib_add_fn add, void *arg,
+                           stint_error *err)
 {
     struct st_enqueue_item *items = calloc(n ? n : 1, sizeof(*items));
     struct st_new_job *new_jobs = calloc(n ? n : 1, sizeof(*new_jobs));
@@ -161,8 +161,8 @@ static stint_code add_jobs(const stint_job *jobs, size_t n, stint_enqueued *out,
     return rc;
 }
 
-stint_code st_lib_enqueue(const stint_job *jobs, size_t n, stint_enqueued *out, st_lib_add_fn add,
-                          void *arg, stint_error *err)
+stint_code st_lib_enqueue(const stint_job *jobs, size_t n, stint_enqueued *out, st_lib_add_fn add, void *arg,
+                          stint_error *err)
 {
     if (n && !jobs)
         return st_fail(err, STINT_EINVAL, "there are no jobs: the list is NULL");
@@ -171,14 +171,13 @@ stint_code st_lib_enqueue(const stint_job *jobs, size_t n, stint_enqueued *out, 
     return add_jobs(jobs, n, out, add, arg, err);
 }
 
-static stint_code add_to_store(void *arg, const struct st_new_job *jobs, size_t n,
-                               struct st_enqueued *out, stint_error *err)
+static stint_code add_to_store(void *arg, const struct st_new_job *jobs, size_t n, struct st_enqueued *out,
+                               stint_error *err)
 {
     return st_enqueue(arg, jobs, n, out, err);
 }
 
-stint_code stint_enqueue(stint *st, const stint_job *jobs, size_t n, stint_enqueued *out,
-                         stint_error *err)
+stint_code stint_enqueue(stint *st, const stint_job *jobs, size_t n, stint_enqueued *out, stint_error *err)
 {
     stint_code rc = st_lib_usable(st, err);
 
@@ -223,8 +222,7 @@ stint_code stint_get(stint *st, const char *id, char **json, stint_error *err)
     return rc;
 }
 
-stint_code stint_wait(stint *st, const char *id, int timeout_ms, const char **state,
-                      stint_error *err)
+stint_code stint_wait(stint *st, const char *id, int timeout_ms, const char **state, stint_error *err)
 {
     struct st_job_info info = {0};
     stint_code rc = check_call(st, id, err);

@@ -23,8 +23,7 @@ stint_code st_lib_same_process(pid_t made_in, const char *what, const char *agai
 {
     if (!st_lib_forked(made_in))
         return STINT_OK;
-    st_fail(err, STINT_ESTATE, "this %s belongs to the process that this one was forked from",
-            what);
+    st_fail(err, STINT_ESTATE, "this %s belongs to the process that this one was forked from", what);
     st_err_remedy(err, "after fork(), call %s again in the child", again);
     return STINT_ESTATE;
 }

@@ -19,8 +19,7 @@
  * copy: no thread, no lock, and descriptors that it shares. */
 bool st_lib_forked(pid_t made_in);
 /* STINT_ESTATE and what to do instead, in a process forked from the one that made `what`. */
-stint_code st_lib_same_process(pid_t made_in, const char *what, const char *again,
-                               stint_error *err);
+stint_code st_lib_same_process(pid_t made_in, const char *what, const char *again, stint_error *err);
 /* A function of the host's has returned, perhaps in a process that it forked: that one ends here.
  * There is no worker in it that could go on. */
 void st_lib_end_fork(pid_t made_in);
@@ -41,19 +40,18 @@ const char *st_lib_url(const char *url);
 const char *st_lib_signal(void);
 
 /* Checks the caller's jobs, then hands them over: into out[], whatever the answer is. */
-typedef stint_code (*st_lib_add_fn)(void *arg, const struct st_new_job *jobs, size_t n,
-                                    struct st_enqueued *out, stint_error *err);
-stint_code st_lib_enqueue(const stint_job *jobs, size_t n, stint_enqueued *out, st_lib_add_fn add,
-                          void *arg, stint_error *err);
+typedef stint_code (*st_lib_add_fn)(void *arg, const struct st_new_job *jobs, size_t n, struct st_enqueued *out,
+                                    stint_error *err);
+stint_code st_lib_enqueue(const stint_job *jobs, size_t n, stint_enqueued *out, st_lib_add_fn add, void *arg,
+                          stint_error *err);
 
 /* ---- options.c --------------------------------------------------------------------------- */
 
 /* Fill everything that the options say; `retry` over what is in *policy already. */
-stint_code st_lib_worker_options(const stint_worker_options *in, struct stint_worker *w,
-                                 stint_error *err);
+stint_code st_lib_worker_options(const stint_worker_options *in, struct stint_worker *w, stint_error *err);
 struct lib_handler;
-stint_code st_lib_handler_options(const stint_handler_options *in, const struct stint_worker *w,
-                                  struct lib_handler *h, stint_error *err);
+stint_code st_lib_handler_options(const stint_handler_options *in, const struct stint_worker *w, struct lib_handler *h,
+                                  stint_error *err);
 
 /* ---- worker_api.c ------------------------------------------------------------------------ */
 
@@ -136,9 +134,9 @@ struct stint_attempt {
     struct st_pool_item *it;
     struct lib_frame *frame;
     stint_outcome said;
-    bool explicitly; /* by a call, not by a returned code */
-    bool settled;    /* the store has the outcome already */
-    bool in_tx;      /* a function of the host's runs in a transaction of ours */
+    bool explicitly;         /* by a call, not by a returned code */
+    bool settled;            /* the store has the outcome already */
+    bool in_tx;              /* a function of the host's runs in a transaction of ours */
     struct st_store *atomic; /* has the transaction of the whole attempt open; NULL = there is none */
 
     pthread_mutex_t log_mutex;

@@ -16,8 +16,7 @@
 #define SLOTS_MAX 4096
 
 /* Lays what the caller has over *out, which holds the defaults. */
-static stint_code take_struct(const void *in, void *out, size_t size, const char *name,
-                              stint_error *err)
+static stint_code take_struct(const void *in, void *out, size_t size, const char *name, stint_error *err)
 {
     size_t have;
 
@@ -29,8 +28,7 @@ static stint_code take_struct(const void *in, void *out, size_t size, const char
     }
     for (size_t i = size; i < have; i++) {
         if (((const unsigned char *)in)[i])
-            return st_fail(err, STINT_EINVAL,
-                           "%s has members that this libstint (" STINT_VERSION ") does not know",
+            return st_fail(err, STINT_EINVAL, "%s has members that this libstint (" STINT_VERSION ") does not know",
                            name);
     }
     memcpy(out, in, have < size ? have : size);
@@ -38,16 +36,14 @@ static stint_code take_struct(const void *in, void *out, size_t size, const char
 }
 
 /* ms to us in *out, which keeps its value where ms is `unset`. */
-static stint_code take_ms(int64_t ms, int64_t unset, int64_t min_us, const char *name, int64_t *out,
-                          stint_error *err)
+static stint_code take_ms(int64_t ms, int64_t unset, int64_t min_us, const char *name, int64_t *out, stint_error *err)
 {
     char least[ST_DURATION_TEXT];
 
     if (ms == unset)
         return STINT_OK;
     if (ms < 0 || ms > 365 * ST_DAY / ST_MS || ms * ST_MS < min_us)
-        return st_fail(err, STINT_EINVAL, "%s is not between %s and 365d", name,
-                       st_duration_format(min_us, least));
+        return st_fail(err, STINT_EINVAL, "%s is not between %s and 365d", name, st_duration_format(min_us, least));
     *out = ms * ST_MS;
     return STINT_OK;
 }
@@ -158,8 +154,7 @@ static stint_code take_names(const stint_worker_options *o, struct st_settings *
     return rc;
 }
 
-stint_code st_lib_worker_options(const stint_worker_options *in, struct stint_worker *w,
-                                 stint_error *err)
+stint_code st_lib_worker_options(const stint_worker_options *in, struct stint_worker *w, stint_error *err)
 {
     stint_worker_options o = STINT_WORKER_OPTIONS_INIT;
     stint_code rc = in ? take_struct(in, &o, sizeof(o), "stint_worker_options", err) : STINT_OK;
@@ -182,8 +177,8 @@ stint_code st_lib_worker_options(const stint_worker_options *in, struct stint_wo
     return rc == STINT_OK ? take_retry(o.retry, &w->policy, err) : rc;
 }
 
-stint_code st_lib_handler_options(const stint_handler_options *in, const struct stint_worker *w,
-                                  struct lib_handler *h, stint_error *err)
+stint_code st_lib_handler_options(const stint_handler_options *in, const struct stint_worker *w, struct lib_handler *h,
+                                  stint_error *err)
 {
     stint_handler_options o = STINT_HANDLER_OPTIONS_INIT;
     stint_code rc = in ? take_struct(in, &o, sizeof(o), "stint_handler_options", err) : STINT_OK;

@@ -26,16 +26,15 @@ struct stint_tx {
 
 /* ---- what the application does with it --------------------------------------------------- */
 
-static stint_code add_in_tx(void *arg, const struct st_new_job *jobs, size_t n,
-                            struct st_enqueued *out, stint_error *err)
+static stint_code add_in_tx(void *arg, const struct st_new_job *jobs, size_t n, struct st_enqueued *out,
+                            stint_error *err)
 {
     struct st_tx *tx = arg;
 
     return st_store_enqueue_tx(tx->store, tx->conn, 0, jobs, n, out, err);
 }
 
-stint_code stint_tx_enqueue(stint_tx *tx, const stint_job *jobs, size_t n, stint_enqueued *out,
-                            stint_error *err)
+stint_code stint_tx_enqueue(stint_tx *tx, const stint_job *jobs, size_t n, stint_enqueued *out, stint_error *err)
 {
     return st_lib_enqueue(jobs, n, out, add_in_tx, tx->tx, err);
 }
@@ -55,8 +54,8 @@ struct pg_conn *stint_pq_tx(stint_tx *tx)
     return is_postgres(tx->tx->store) ? tx->tx->conn : NULL;
 }
 
-stint_code stint_pq_enqueue(stint *st, struct pg_conn *conn, const stint_job *jobs, size_t n,
-                            stint_enqueued *out, stint_error *err)
+stint_code stint_pq_enqueue(stint *st, struct pg_conn *conn, const stint_job *jobs, size_t n, stint_enqueued *out,
+                            stint_error *err)
 {
     stint_code rc = st_lib_usable(st, err);
     struct st_tx tx = {.conn = conn};
@@ -65,8 +64,7 @@ stint_code stint_pq_enqueue(stint *st, struct pg_conn *conn, const stint_job *jo
         return rc;
     tx.store = st->store;
     if (!is_postgres(st->store))
-        return st_fail(err, STINT_EINVAL, "a PostgreSQL connection is of no use to the %s store",
-                       st->store->ops->name);
+        return st_fail(err, STINT_EINVAL, "a PostgreSQL connection is of no use to the %s store", st->store->ops->name);
     if (!conn)
         return st_fail(err, STINT_EINVAL, "the connection is NULL");
     return st_lib_enqueue(jobs, n, out, add_in_tx, &tx, err);
@@ -77,8 +75,8 @@ struct sqlite3 *stint_sqlite_tx(stint_tx *tx)
     return is_sqlite(tx->tx->store) ? tx->tx->conn : NULL;
 }
 
-stint_code stint_sqlite_enqueue(stint *st, struct sqlite3 *db, const stint_job *jobs, size_t n,
-                                stint_enqueued *out, stint_error *err)
+stint_code stint_sqlite_enqueue(stint *st, struct sqlite3 *db, const stint_job *jobs, size_t n, stint_enqueued *out,
+                                stint_error *err)
 {
     stint_code rc = st_lib_usable(st, err);
     struct st_tx tx = {.conn = db};
@@ -87,8 +85,7 @@ stint_code stint_sqlite_enqueue(stint *st, struct sqlite3 *db, const stint_job *
         return rc;
     tx.store = st->store;
     if (!is_sqlite(st->store))
-        return st_fail(err, STINT_EINVAL, "a SQLite connection is of no use to the %s store",
-                       st->store->ops->name);
+        return st_fail(err, STINT_EINVAL, "a SQLite connection is of no use to the %s store", st->store->ops->name);
     if (!db)
         return st_fail(err, STINT_EINVAL, "the connection is NULL");
     return st_lib_enqueue(jobs, n, out, add_in_tx, &tx, err);
@@ -142,8 +139,7 @@ static stint_code call_fn(void *arg, struct st_tx *tx, stint_error *err)
     return rc == STINT_OK ? rc : st_fail(err, rc, "the function returned %s", stint_code_name(rc));
 }
 
-stint_code stint_attempt_prepare(stint_attempt *a, stint_mode mode, stint_tx_fn fn, void *arg,
-                                 stint_error *err)
+stint_code stint_attempt_prepare(stint_attempt *a, stint_mode mode, stint_tx_fn fn, void *arg, stint_error *err)
 {
     struct call c = {.a = a, .fn = fn, .arg = arg};
     struct st_hold hold = hold_of(a);
@@ -208,8 +204,7 @@ static stint_code call_finish(void *arg, struct st_tx *tx, stint_error *err)
     st_result_settle(&c->done, a->w->settings.results_dir);
     a->it->ran = c->done.ran;
     if (a->said == STINT_SUCCEEDED && !c->done.ran.ok)
-        return st_fail(err, STINT_ESTORE, "%s",
-                       c->done.ran.message ? c->done.ran.message : "no memory");
+        return st_fail(err, STINT_ESTORE, "%s", c->done.ran.message ? c->done.ran.message : "no memory");
     st_done_decide(&c->done, st_random_unit(), st_clock_boot_us(), &c->fin);
     return STINT_OK;
 }

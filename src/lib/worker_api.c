@@ -86,8 +86,7 @@ static void worker_clear(stint_worker *w)
     free(w);
 }
 
-static stint_code worker_fill(stint_worker *w, const char *url, const stint_worker_options *opt,
-                              stint_error *err)
+static stint_code worker_fill(stint_worker *w, const char *url, const stint_worker_options *opt, stint_error *err)
 {
     stint_code rc = st_lib_worker_options(opt, w, err);
 
@@ -102,13 +101,10 @@ static stint_code worker_fill(stint_worker *w, const char *url, const stint_work
     if (w->settings.worker_id)
         snprintf(w->id, sizeof(w->id), "%s", w->settings.worker_id);
     w->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    return w->stop_fd >= 0
-               ? STINT_OK
-               : st_fail(err, STINT_EAGAIN, "cannot make an eventfd: %s", strerror(errno));
+    return w->stop_fd >= 0 ? STINT_OK : st_fail(err, STINT_EAGAIN, "cannot make an eventfd: %s", strerror(errno));
 }
 
-stint_code stint_worker_new(const char *url, const stint_worker_options *opt, stint_worker **out,
-                            stint_error *err)
+stint_code stint_worker_new(const char *url, const stint_worker_options *opt, stint_worker **out, stint_error *err)
 {
     stint_worker *w;
     stint_code rc;
@@ -144,8 +140,8 @@ static stint_code usable(const stint_worker *w, stint_error *err)
 }
 
 /* From one state to another; `refusal` where it is in neither that one nor on its way out. */
-static stint_code move_state(stint_worker *w, enum lib_state from, enum lib_state to,
-                             const char *refusal, stint_error *err)
+static stint_code move_state(stint_worker *w, enum lib_state from, enum lib_state to, const char *refusal,
+                             stint_error *err)
 {
     stint_code rc = usable(w, err);
 
@@ -175,8 +171,7 @@ static void set_state(stint_worker *w, enum lib_state to)
     pthread_mutex_unlock(&w->mutex);
 }
 
-static stint_code check_handler(const stint_worker *w, const char *pattern, stint_handler_fn fn,
-                                stint_error *err)
+static stint_code check_handler(const stint_worker *w, const char *pattern, stint_handler_fn fn, stint_error *err)
 {
     stint_code rc;
 
@@ -242,8 +237,7 @@ stint_code stint_worker_handle(stint_worker *w, const char *pattern, stint_handl
 stint_code stint_worker_use(stint_worker *w, stint_handler_fn fn, void *arg, stint_error *err)
 {
     struct lib_middleware *grown;
-    stint_code rc = fn ? leave_idle(w, LIB_RUNNING, err)
-                       : st_fail(err, STINT_EINVAL, "a middleware needs a function");
+    stint_code rc = fn ? leave_idle(w, LIB_RUNNING, err) : st_fail(err, STINT_EINVAL, "a middleware needs a function");
 
     if (rc != STINT_OK)
         return rc;
@@ -264,7 +258,8 @@ static stint_code open_store(void *arg, struct st_store **out, stint_error *err)
 {
     const stint_worker *w = arg;
 
-    return st_store_open(w->url, &(struct st_store_open){.timeout_ms = STORE_TIMEOUT_MS, .signal = st_lib_signal()}, out, err);
+    return st_store_open(w->url, &(struct st_store_open){.timeout_ms = STORE_TIMEOUT_MS, .signal = st_lib_signal()},
+                         out, err);
 }
 
 stint_code st_lib_store_take(stint_worker *w, struct st_store **out, stint_error *err)
@@ -331,8 +326,7 @@ static stint_code run_make(stint_worker *w, stint_error *err)
     opt.handlers = w->table;
     opt.n_handlers = w->n_handlers;
     if (w->n_handlers == 0)
-        rc =
-            st_fail(err, STINT_EINVAL, "the worker has no handler: stint_worker_handle() adds one");
+        rc = st_fail(err, STINT_EINVAL, "the worker has no handler: stint_worker_handle() adds one");
     else
         rc = st_worker_new(&opt, &w->inner, err);
     if (rc != STINT_OK) {
@@ -412,8 +406,7 @@ stint_code stint_worker_join(stint_worker *w, stint_error *err)
     if (rc == STINT_OK && inside == w)
         rc = own_thread(err);
     if (rc == STINT_OK)
-        rc = move_state(w, LIB_STARTED, LIB_JOINING,
-                        "the worker was not started, or somebody else waits for it", err);
+        rc = move_state(w, LIB_STARTED, LIB_JOINING, "the worker was not started, or somebody else waits for it", err);
     return rc == STINT_OK ? join_thread(w, err) : rc;
 }
 
@@ -493,8 +486,8 @@ static stint_code step_open(stint_worker *w, stint_error *err)
 
 stint_code stint_worker_begin(stint_worker *w, int *fd, stint_error *err)
 {
-    stint_code rc = fd ? leave_idle(w, LIB_RUNNING, err)
-                       : st_fail(err, STINT_EINVAL, "there is no place for the descriptor");
+    stint_code rc =
+        fd ? leave_idle(w, LIB_RUNNING, err) : st_fail(err, STINT_EINVAL, "there is no place for the descriptor");
 
     if (fd)
         *fd = -1;

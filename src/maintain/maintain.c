@@ -26,10 +26,10 @@
 #include "base/thread.h"
 #include "maintain/takeover.h"
 
-#define REAP_BATCH 100
+#define REAP_BATCH   100
 #define BEATS_MISSED 3 /* in a row, before a store that is busy or away is told here too */
-#define PRUNE_BATCH 1000
-#define PRUNE_EVERY (60 * ST_SEC)
+#define PRUNE_BATCH  1000
+#define PRUNE_EVERY  (60 * ST_SEC)
 
 /* Things to do from time to time, by the monotonic clock. */
 struct chore {
@@ -82,8 +82,8 @@ static bool due(struct chore *c, int64_t now_us)
 static void tell_reaped(const struct st_maintainer *m, const struct st_reaped *r, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        st_log(ST_LOG_WARN, "job.reaped", ST_F("job", r[i].id), ST_FI("fence", r[i].fence),
-               ST_F("from", r[i].worker), ST_F("state", st_state_name(r[i].to)));
+        st_log(ST_LOG_WARN, "job.reaped", ST_F("job", r[i].id), ST_FI("fence", r[i].fence), ST_F("from", r[i].worker),
+               ST_F("state", st_state_name(r[i].to)));
         st_observe_reaped(m->observer, &r[i]);
     }
 }
@@ -141,8 +141,8 @@ static void say_ousted(struct st_maintainer *m, const stint_error *err)
     uv_async_send(m->wake);
 }
 
-/* A store that is away is the courier's to tell.  One that refuses us alone, or has no connection left for us, may be told by
- * nobody else: as long as nothing is due a claim only reads, over a connection that it has. */
+/* A store that is away is the courier's to tell.  One that refuses us alone, or has no connection left for us, may be
+ * told by nobody else: as long as nothing is due a claim only reads, over a connection that it has. */
 static void say_beat_failed(struct st_maintainer *m, const stint_error *err)
 {
     const bool passing = err->code == STINT_EAGAIN || err->code == STINT_EUNKNOWN;
@@ -404,8 +404,8 @@ static void take_options(struct st_maintainer *m, const struct st_maintain_optio
     st_worker_describe(&m->opt.self);
 }
 
-stint_code st_maintainer_new(const struct st_opener *opener, const struct st_maintain_options *opt,
-                             uv_async_t *wake, struct st_maintainer **out, stint_error *err)
+stint_code st_maintainer_new(const struct st_opener *opener, const struct st_maintain_options *opt, uv_async_t *wake,
+                             struct st_maintainer **out, stint_error *err)
 {
     struct st_maintainer *m = calloc(1, sizeof(*m));
     stint_code rc;

@@ -28,8 +28,8 @@ void st_worker_describe(struct st_worker_info *w);
 
 struct st_maintainer;
 
-stint_code st_maintainer_new(const struct st_opener *opener, const struct st_maintain_options *opt,
-                             uv_async_t *wake, struct st_maintainer **out, stint_error *err);
+stint_code st_maintainer_new(const struct st_opener *opener, const struct st_maintain_options *opt, uv_async_t *wake,
+                             struct st_maintainer **out, stint_error *err);
 /* What people are told: healthy, or why not (note, which may be NULL). */
 void st_maintainer_health(struct st_maintainer *m, bool healthy, const char *note);
 /* Beat now: something people look at has changed. */
@@ -46,8 +46,8 @@ struct st_maintain_news st_maintainer_take(struct st_maintainer *m);
 void st_maintainer_free(struct st_maintainer *m, int64_t deadline_us);
 
 /* A worker whose last beat is older than this is taken for dead by people and by the leader. */
-#define ST_WORKER_BEAT (10 * ST_SEC)
+#define ST_WORKER_BEAT  (10 * ST_SEC)
 #define ST_WORKER_STALE ST_WORKER_SILENT_US
-#define ST_LEADER_TERM (30 * ST_SEC)
+#define ST_LEADER_TERM  (30 * ST_SEC)
 
 #endif

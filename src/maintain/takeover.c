@@ -3,8 +3,8 @@
  * takeover.c - starting under a worker id that somebody may have used before.
  *
  * A worker never reaps what it holds itself, so jobs that a dead worker of the same id left behind would wait for
- * somebody else, perhaps for ever.  Before the first claim nothing is ours yet: whatever is held under this id is rescued
- * like anybody's, charged and with its backoff.
+ * somebody else, perhaps for ever.  Before the first claim nothing is ours yet: whatever is held under this id is
+ * rescued like anybody's, charged and with its backoff.
  */
 #include "maintain/takeover.h"
 
@@ -86,8 +86,8 @@ static stint_code rescue(struct st_store *s, stint_error *err)
 
 static stint_code still_leased(struct st_store *s, const char *id, stint_error *err)
 {
-    struct st_list_req req = {.worker = st_slice_cstr(id), .limit = 1,
-                              .states = 1u << ST_SHOW_CLAIMED | 1u << ST_SHOW_RUNNING};
+    struct st_list_req req = {
+        .worker = st_slice_cstr(id), .limit = 1, .states = 1u << ST_SHOW_CLAIMED | 1u << ST_SHOW_RUNNING};
     struct st_job_info *list = NULL;
     uint64_t next;
     size_t n = 0;

@@ -9,17 +9,10 @@
 static const struct {
     const char *scheme, *kind;
 } schemes[] = {
-    {"sqlite:", "sqlite"},
-    {"postgres://", "postgres"},
-    {"postgresql://", "postgres"},
-    {"redis://", "redis"},
-    {"rediss://", "redis"},
-    {"redis+unix://", "redis"},
-    {"redis-socket://", "redis"},
-    {"redis-sentinel://", "redis"},
-    {"rediss-sentinel://", "redis"},
-    {"redis-cluster://", "redis"},
-    {"rediss-cluster://", "redis"},
+    {"sqlite:", "sqlite"},         {"postgres://", "postgres"},    {"postgresql://", "postgres"},
+    {"redis://", "redis"},         {"rediss://", "redis"},         {"redis+unix://", "redis"},
+    {"redis-socket://", "redis"},  {"redis-sentinel://", "redis"}, {"rediss-sentinel://", "redis"},
+    {"redis-cluster://", "redis"}, {"rediss-cluster://", "redis"},
 };
 
 const char *st_store_kind(const char *url)

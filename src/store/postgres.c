@@ -62,8 +62,7 @@ static char *percent_decode(const char *p, size_t len)
     for (size_t i = 0; out && i < len; i++) {
         if (p[i] != '%') {
             out[n++] = p[i];
-        } else if (i + 2 < len && hex(p[i + 1]) >= 0 && hex(p[i + 2]) >= 0 &&
-                   (p[i + 1] != '0' || p[i + 2] != '0')) {
+        } else if (i + 2 < len && hex(p[i + 1]) >= 0 && hex(p[i + 2]) >= 0 && (p[i + 1] != '0' || p[i + 2] != '0')) {
             out[n++] = (char)(hex(p[i + 1]) << 4 | hex(p[i + 2]));
             i += 2;
         } else {
@@ -76,8 +75,8 @@ static char *percent_decode(const char *p, size_t len)
     return out;
 }
 
-/* Names go into SQL text, in literals, format() and function bodies too: nothing that ends one of these.  What is in the schema
- * is ours, to grant, to revoke and to drop: not the one that everybody shares. */
+/* Names go into SQL text, in literals, format() and function bodies too: nothing that ends one of these.  What is in
+ * the schema is ours, to grant, to revoke and to drop: not the one that everybody shares. */
 static stint_code schema_check(const char *name, stint_error *err)
 {
     const size_t len = strlen(name);
@@ -169,7 +168,8 @@ static stint_code parse_fail(const char *message, stint_error *err)
     const bool name = message && strncmp(message, known, strlen(known)) == 0;
     const size_t len = message ? strcspn(message, name ? "\r\n" : ":\"\r\n") : 0;
 
-    return st_refuse(err, "postgres://USER:PASSWORD@HOST:PORT/DATABASE; characters such as @ / ? % in a password as %XX",
+    return st_refuse(err,
+                     "postgres://USER:PASSWORD@HOST:PORT/DATABASE; characters such as @ / ? % in a password as %XX",
                      "the store's URL is not one of PostgreSQL: %.*s", (int)len, message ? message : "");
 }
 
@@ -390,8 +390,8 @@ static void pg_close(struct st_store *store)
 
 static const struct st_store_ops postgres_ops = {
     .name = "postgres",
-    .caps = ST_CAP_PRIORITY | ST_CAP_TYPE_FILTER | ST_CAP_DUE_ORDER | ST_CAP_UNIQUE_FOREVER |
-            ST_CAP_BATCH_ATOMIC | ST_CAP_USER_TX | ST_CAP_ATOMIC_HANDLER | ST_CAP_FENCE_FOREIGN,
+    .caps = ST_CAP_PRIORITY | ST_CAP_TYPE_FILTER | ST_CAP_DUE_ORDER | ST_CAP_UNIQUE_FOREVER | ST_CAP_BATCH_ATOMIC |
+            ST_CAP_USER_TX | ST_CAP_ATOMIC_HANDLER | ST_CAP_FENCE_FOREIGN,
     .enqueue = st_pg_enqueue,
     .enqueue_tx = st_pg_enqueue_tx,
     .claim = st_pg_claim,

@@ -16,8 +16,24 @@
 
 #define TRIES 20
 
-enum { L_STATE, L_LANE, L_FENCE, L_ATTEMPT, L_DUE, L_UNTIL, L_STARTED, L_CANCEL, L_CREATED, L_MAX, L_TIMEOUT, L_PAYLOAD,
-       L_META, L_PAUSED, L_NOW, L_ORD };
+enum {
+    L_STATE,
+    L_LANE,
+    L_FENCE,
+    L_ATTEMPT,
+    L_DUE,
+    L_UNTIL,
+    L_STARTED,
+    L_CANCEL,
+    L_CREATED,
+    L_MAX,
+    L_TIMEOUT,
+    L_PAYLOAD,
+    L_META,
+    L_PAUSED,
+    L_NOW,
+    L_ORD
+};
 
 struct acquire {
     const struct st_claim_req *req;
@@ -88,7 +104,8 @@ static int64_t lease_of(const struct acquire *a)
 /* From what was seen, and what taking it answered. */
 static bool make_job(struct acquire *a, const PGresult *seen, int row, const PGresult *taken, int taken_row)
 {
-    struct st_job *job = st_job_new(a->id, a->lane->type, a->lane->queue, st_pg_get(seen, row, L_PAYLOAD), st_pg_get(seen, row, L_META));
+    struct st_job *job =
+        st_job_new(a->id, a->lane->type, a->lane->queue, st_pg_get(seen, row, L_PAYLOAD), st_pg_get(seen, row, L_META));
 
     if (!job)
         return false;
@@ -166,8 +183,8 @@ static stint_code try_once(struct st_pg *s, struct acquire *a, stint_error *err)
     return code;
 }
 
-stint_code st_pg_acquire(struct st_store *store, struct st_slice id, const struct st_claim_req *req, struct st_job **out,
-                         enum st_refusal *why, stint_error *err)
+stint_code st_pg_acquire(struct st_store *store, struct st_slice id, const struct st_claim_req *req,
+                         struct st_job **out, enum st_refusal *why, stint_error *err)
 {
     struct acquire a = {.req = req, .id = id};
     stint_error local = {0};
@@ -190,8 +207,8 @@ stint_code st_pg_acquire(struct st_store *store, struct st_slice id, const struc
 /* ---- several ------------------------------------------------------------------------------------ */
 
 /*
- * The same in two statements for all of them: what is neither taken nor refused has moved, and is looked at again.  A row that
- * somebody else is at makes the whole statement fail, and nothing is done: then they are taken one by one.
+ * The same in two statements for all of them: what is neither taken nor refused has moved, and is looked at again.  A
+ * row that somebody else is at makes the whole statement fail, and nothing is done: then they are taken one by one.
  */
 struct many {
     struct st_acquire *items;
@@ -263,7 +280,8 @@ static stint_code decide_many(struct st_pg *s, struct many *m, const PGresult *r
     return STINT_OK;
 }
 
-static stint_code put_many(struct st_pg *s, const struct many *m, const PGresult *seen, struct st_pg_args *a, stint_error *err)
+static stint_code put_many(struct st_pg *s, const struct many *m, const PGresult *seen, struct st_pg_args *a,
+                           stint_error *err)
 {
     st_pg_array(a, ST_PG_BYTEA);
     for (size_t k = 0; k < m->n_rows; k++)
@@ -298,7 +316,8 @@ static stint_code put_many(struct st_pg *s, const struct many *m, const PGresult
     return STINT_OK;
 }
 
-static stint_code take_many(struct st_pg *s, struct many *m, const PGresult *seen, const struct st_claim_req *req, stint_error *err)
+static stint_code take_many(struct st_pg *s, struct many *m, const PGresult *seen, const struct st_claim_req *req,
+                            stint_error *err)
 {
     struct st_pg_args args;
     PGresult *r = NULL;
@@ -363,10 +382,13 @@ static stint_code one_by_one(struct st_store *store, struct st_acquire *items, s
     return busy.code;
 }
 
-stint_code st_pg_acquire_many(struct st_store *store, struct st_acquire *items, size_t n, const struct st_claim_req *req,
-                              stint_error *err)
+stint_code st_pg_acquire_many(struct st_store *store, struct st_acquire *items, size_t n,
+                              const struct st_claim_req *req, stint_error *err)
 {
-    struct many m = {.items = items, .n = n, .a = calloc(n, sizeof(*m.a)), .rows = calloc(n, sizeof(*m.rows)),
+    struct many m = {.items = items,
+                     .n = n,
+                     .a = calloc(n, sizeof(*m.a)),
+                     .rows = calloc(n, sizeof(*m.rows)),
                      .seen = calloc(n, sizeof(*m.seen))};
     stint_error local = {0};
     stint_code code = m.a && m.rows && m.seen ? STINT_OK : st_fail(&local, STINT_ENOMEM, "out of memory to take jobs");

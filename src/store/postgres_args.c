@@ -18,12 +18,18 @@
 #define ARGS_MAX ((size_t)1 << 30)
 
 /* Where in an array's header its length stands. */
-#define ARRAY_HEADER 20
+#define ARRAY_HEADER   20
 #define ARRAY_HAS_NULL 4
-#define ARRAY_LENGTH 12
+#define ARRAY_LENGTH   12
 
-enum { OID_BOOL_ARRAY = 1000, OID_BYTEA_ARRAY = 1001, OID_INT2_ARRAY = 1005, OID_INT4_ARRAY = 1007,
-       OID_TEXT_ARRAY = 1009, OID_INT8_ARRAY = 1016 };
+enum {
+    OID_BOOL_ARRAY = 1000,
+    OID_BYTEA_ARRAY = 1001,
+    OID_INT2_ARRAY = 1005,
+    OID_INT4_ARRAY = 1007,
+    OID_TEXT_ARRAY = 1009,
+    OID_INT8_ARRAY = 1016
+};
 
 void st_pg_args_init(struct st_pg_args *a)
 {

@@ -26,15 +26,7 @@ struct st_pg_ring {
     size_t n;
 };
 
-enum st_pg_chore {
-    CHORE_RING,
-    CHORE_FOLD,
-    CHORE_SUMMARIZE,
-    CHORE_VACUUM,
-    CHORE_JUDGE,
-    CHORE_REINDEX,
-    CHORE_N
-};
+enum st_pg_chore { CHORE_RING, CHORE_FOLD, CHORE_SUMMARIZE, CHORE_VACUUM, CHORE_JUDGE, CHORE_REINDEX, CHORE_N };
 
 #define ST_PG_HOT 7 /* tables that are vacuumed by the leader */
 

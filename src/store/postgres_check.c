@@ -27,11 +27,9 @@ struct check {
     void *arg;
 };
 
-static void say(const struct check *k, enum st_severity sev, const char *remedy, const char *fmt,
-                ...) ST_PRINTF(4, 5);
+static void say(const struct check *k, enum st_severity sev, const char *remedy, const char *fmt, ...) ST_PRINTF(4, 5);
 
-static void say(const struct check *k, enum st_severity sev, const char *remedy, const char *fmt,
-                ...)
+static void say(const struct check *k, enum st_severity sev, const char *remedy, const char *fmt, ...)
 {
     char text[512];
     va_list ap;
@@ -73,7 +71,8 @@ static bool away(const struct st_pg *s, stint_code code)
     return code && !s->c;
 }
 
-/* Runs one question.  Behind a pooler a session has the search_path of its user, and others may have put operators there. */
+/* Runs one question.  Behind a pooler a session has the search_path of its user, and others may have put operators
+ * there. */
 static stint_code put(const struct check *k, const char *sql, PGresult **r, stint_error *err)
 {
     struct st_buf b;
@@ -98,8 +97,8 @@ static stint_code ask(const struct check *k, const struct question *q, stint_err
     if (away(k->s, code))
         return code;
     if (code)
-        say(k, ST_WARNING, err->remedy[0] ? err->remedy : "ask as the owner of the schema",
-            "cannot see %s: %s", q->about, err->message);
+        say(k, ST_WARNING, err->remedy[0] ? err->remedy : "ask as the owner of the schema", "cannot see %s: %s",
+            q->about, err->message);
     for (int row = 0; !code && row < PQntuples(r); row++)
         if (!PQgetisnull(r, row, 1))
             k->found(k->arg, (enum st_severity)atoi(PQgetvalue(r, row, 0)), PQgetvalue(r, row, 1),
@@ -108,8 +107,7 @@ static stint_code ask(const struct check *k, const struct question *q, stint_err
     return STINT_OK;
 }
 
-static stint_code ask_all(const struct check *k, const struct question *q, size_t n,
-                          stint_error *err)
+static stint_code ask_all(const struct check *k, const struct question *q, size_t n, stint_error *err)
 {
     for (size_t i = 0; i < n; i++)
         if (ask(k, &q[i], err))
@@ -129,8 +127,7 @@ static struct st_slice name_at(const char *p)
 
 /* The next statement after p in a migration that makes something with a name of its own; NULL =
  * none. */
-static const char *next_made(const char *p, const char *const *heads, size_t n,
-                             struct st_slice *name)
+static const char *next_made(const char *p, const char *const *heads, size_t n, struct st_slice *name)
 {
     for (; p; p = strchr(p, '\n') ? strchr(p, '\n') + 1 : NULL) {
         for (size_t i = 0; i < n; i++) {
@@ -155,8 +152,7 @@ static bool has(const PGresult *r, struct st_slice name)
 
 /* The statement itself is the remedy: it ends at a line's last semicolon, one with a body in
  * `quote` after that. */
-static void missing(const struct check *k, const char *what, struct st_slice name, const char *text,
-                    const char *quote)
+static void missing(const struct check *k, const char *what, struct st_slice name, const char *text, const char *quote)
 {
     const char *body = quote ? strstr(text, quote) : NULL, *end = strstr(text, ";\n");
     char *copy, *sql = NULL;
@@ -166,8 +162,7 @@ static void missing(const struct check *k, const char *what, struct st_slice nam
     copy = strndup(text, end ? (size_t)(end - text) : strlen(text));
     if (copy)
         sql = st_pg_in_schema(k->s, copy);
-    say(k, ST_BAD, sql ? sql : "`stint migrate sql`", "the %s %.*s is missing", what, (int)name.len,
-        name.p);
+    say(k, ST_BAD, sql ? sql : "`stint migrate sql`", "the %s %.*s is missing", what, (int)name.len, name.p);
     free(copy);
     free(sql);
 }
@@ -196,15 +191,14 @@ static const char *latest(const char *const *heads, size_t n, struct st_slice wa
     struct st_slice name;
 
     for (int i = st_pg_n_migrations - 1; i >= 0; i--)
-        for (const char *p = st_pg_migrations[i].up; (p = next_made(p, heads, n, &name));
-             p += name.len)
+        for (const char *p = st_pg_migrations[i].up; (p = next_made(p, heads, n, &name)); p += name.len)
             if (st_slice_eq(name, want))
                 return p;
     return NULL;
 }
 
-static stint_code check_made(const struct check *k, const char *what, const char *const *heads,
-                             size_t n, const char *sql, stint_error *err)
+static stint_code check_made(const struct check *k, const char *what, const char *const *heads, size_t n,
+                             const char *sql, stint_error *err)
 {
     PGresult *r = NULL;
     struct st_slice name;
@@ -215,8 +209,7 @@ static stint_code check_made(const struct check *k, const char *what, const char
     if (strcmp(what, "view") == 0) /* the others are made from these */
         n_missing = missing_together(k, r);
     for (int i = 0; i < st_pg_n_migrations; i++)
-        for (const char *p = st_pg_migrations[i].up; (p = next_made(p, heads, n, &name));
-             p += name.len) {
+        for (const char *p = st_pg_migrations[i].up; (p = next_made(p, heads, n, &name)); p += name.len) {
             if (has(r, name) || latest(heads, n, name) != p)
                 continue;
             missing(k, what, name, p, strcmp(what, "function") == 0 ? "$f$" : NULL);
@@ -231,8 +224,7 @@ static stint_code check_made(const struct check *k, const char *what, const char
 static stint_code check_schema(const struct check *k, stint_error *err)
 {
     static const char *const indexes[] = {"CREATE INDEX ", "CREATE UNIQUE INDEX "};
-    static const char *const functions[] = {"CREATE FUNCTION {s}.",
-                                            "CREATE OR REPLACE FUNCTION {s}."};
+    static const char *const functions[] = {"CREATE FUNCTION {s}.", "CREATE OR REPLACE FUNCTION {s}."};
     static const char *const views[] = {"CREATE VIEW {s}.", "CREATE OR REPLACE VIEW {s}."};
     const int want = st_pg_migrations[st_pg_n_migrations - 1].version;
     int have = 0;
@@ -241,16 +233,12 @@ static stint_code check_schema(const struct check *k, stint_error *err)
         return err->code;
     say(k, ST_FINE, "", "schema version %d, this program wants %d", have, want);
     if (check_made(k, "index", indexes, 2,
-                   "SELECT c.relname FROM pg_class c WHERE c.relnamespace = " OURS
-                   " AND c.relkind IN ('i', 'I')",
+                   "SELECT c.relname FROM pg_class c WHERE c.relnamespace = " OURS " AND c.relkind IN ('i', 'I')",
                    err) ||
-        check_made(k, "function", functions, 2,
-                   "SELECT p.proname FROM pg_proc p WHERE p.pronamespace = " OURS, err))
+        check_made(k, "function", functions, 2, "SELECT p.proname FROM pg_proc p WHERE p.pronamespace = " OURS, err))
         return err->code;
     return check_made(k, "view", views, 2,
-                      "SELECT c.relname FROM pg_class c WHERE c.relnamespace = " OURS
-                      " AND c.relkind = 'v'",
-                      err);
+                      "SELECT c.relname FROM pg_class c WHERE c.relnamespace = " OURS " AND c.relkind = 'v'", err);
 }
 
 /* ---- what the jobs say ----------------------------------------------------------------------- */
@@ -268,8 +256,7 @@ static stint_code check_jobs(const struct check *k, stint_error *err)
     bytes = atoll(PQgetvalue(r, 0, 0));
     PQclear(r);
     if (bytes > SMALL_BYTES) {
-        say(k, ST_FINE, "", "%lld MiB of jobs: too many to compare them with the counts",
-            bytes >> 20);
+        say(k, ST_FINE, "", "%lld MiB of jobs: too many to compare them with the counts", bytes >> 20);
         return STINT_OK;
     }
     return ASK_ALL(k, about_jobs, err);
@@ -284,8 +271,7 @@ static void check_connection(const struct check *k)
 
     if (major > NEWEST_TESTED)
         say(k, ST_WARNING, "look for a newer stint before you rely on it",
-            "PostgreSQL %d is newer than what this program was tested with (13 to %d)", major,
-            NEWEST_TESTED);
+            "PostgreSQL %d is newer than what this program was tested with (13 to %d)", major, NEWEST_TESTED);
     else
         say(k, ST_FINE, "", "PostgreSQL %d is a version this program was tested with", major);
     if (!s->url.notify)

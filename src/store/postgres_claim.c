@@ -2,8 +2,8 @@
  *
  * postgres_claim.c - taking jobs by queues and types, alone or together with the outcomes of the last ones.
  *
- * The request becomes a list of lanes in the order of service; one function on the server takes n jobs from them.  In the
- * same answer lies what the marks must know (postgres_mark.c).
+ * The request becomes a list of lanes in the order of service; one function on the server takes n jobs from them.  In
+ * the same answer lies what the marks must know (postgres_mark.c).
  *
  *     class 1   queue "fast", priority 5     lanes of its types, even and odd: one order by due time and id
  *     class 2   queue "fast", priority 0
@@ -194,11 +194,34 @@ static void put_claim(struct st_pg_args *a, const struct plan *p, const struct s
 
 /* ---- the answer -------------------------------------------------------------------------------- */
 
-enum { C_ORD, C_LANE, C_KEY, C_FENCE, C_ATTEMPT, C_RULE, C_STARTED, C_UNTIL, C_CREATED, C_MAX, C_TIMEOUT, C_ID, C_PAYLOAD, C_META };
+enum {
+    C_ORD,
+    C_LANE,
+    C_KEY,
+    C_FENCE,
+    C_ATTEMPT,
+    C_RULE,
+    C_STARTED,
+    C_UNTIL,
+    C_CREATED,
+    C_MAX,
+    C_TIMEOUT,
+    C_ID,
+    C_PAYLOAD,
+    C_META
+};
 /* Rows that are no jobs, by their ord, and the columns of the last one (see _claim). */
 enum { ROW_AWAY = -1, ROW_FIRST = -2, ROW_LAST = -3 };
-enum { L_LAST_LANE = C_LANE, L_NEXT_DUE = C_KEY, L_XID = C_FENCE, L_LANES = C_ATTEMPT, L_LOOKED = C_RULE, L_NOW = C_STARTED, L_SERVER = C_UNTIL,
-       L_SNAPSHOT = C_PAYLOAD };
+enum {
+    L_LAST_LANE = C_LANE,
+    L_NEXT_DUE = C_KEY,
+    L_XID = C_FENCE,
+    L_LANES = C_ATTEMPT,
+    L_LOOKED = C_RULE,
+    L_NOW = C_STARTED,
+    L_SERVER = C_UNTIL,
+    L_SNAPSHOT = C_PAYLOAD
+};
 
 static struct st_job *job_read(struct st_pg *s, const struct st_claim_req *req, const PGresult *r, int row)
 {
@@ -212,7 +235,8 @@ static struct st_job *job_read(struct st_pg *s, const struct st_claim_req *req, 
     pthread_mutex_unlock(&s->sh->mu);
     if (!lane || !st_pg_get_id(r, row, C_ID, id))
         return NULL;
-    job = st_job_new(st_slice_cstr(id), lane->type, lane->queue, st_pg_get(r, row, C_PAYLOAD), st_pg_get(r, row, C_META));
+    job =
+        st_job_new(st_slice_cstr(id), lane->type, lane->queue, st_pg_get(r, row, C_PAYLOAD), st_pg_get(r, row, C_META));
     if (!job)
         return NULL;
     job->fence = st_pg_get_i64(r, row, C_FENCE, 0);
@@ -245,7 +269,8 @@ static int row_cmp(const void *a, const void *b)
     return st_slice_cmp(x->id, y->id);
 }
 
-/* The jobs in the order of service: what was taken at once has one ord, and goes by due time and id.  NULL = no memory. */
+/* The jobs in the order of service: what was taken at once has one ord, and goes by due time and id.  NULL = no memory.
+ */
 static struct row *rows_order(const PGresult *r, int *n)
 {
     struct row *rows = calloc((size_t)PQntuples(r) + 1, sizeof(*rows));
@@ -307,8 +332,8 @@ static void pos_set(struct st_pg_pos *p, int64_t key, struct st_slice id)
     memcpy(p->id.p, id.p, p->id.len);
 }
 
-/* The lane of a row among those of the plan, or NULL.  The rows come in the order of the plan: it is looked for from where the one
- * before was. */
+/* The lane of a row among those of the plan, or NULL.  The rows come in the order of the plan: it is looked for from
+ * where the one before was. */
 static struct st_pg_seen *seen_find(struct plan *p, int64_t id, size_t *near)
 {
     for (size_t i = 0; i < p->n; i++) {
@@ -322,9 +347,9 @@ static struct st_pg_seen *seen_find(struct plan *p, int64_t id, size_t *near)
     return NULL;
 }
 
-/* What was found first in each lane, and what was taken from it.  It looked no further than its own now: what another claim, whose
- * now was later, may have passed there was not looked for.  Rows taken from odd lanes come under the even number, and count too: a
- * mark is only an upper bound. */
+/* What was found first in each lane, and what was taken from it.  It looked no further than its own now: what another
+ * claim, whose now was later, may have passed there was not looked for.  Rows taken from odd lanes come under the even
+ * number, and count too: a mark is only an upper bound. */
 static void rows_learn(struct plan *p, const PGresult *r, size_t looked, int64_t now)
 {
     size_t near = 0;
@@ -365,8 +390,8 @@ static bool same_world(struct st_pg_shared *sh, const PGresult *r, int row)
     return same;
 }
 
-/* *again: there is a lane that this claim did not know of, or the marks were worthless.  real: it went by the server's clock;
- * a time that a test has given says nothing about what may still come before it. */
+/* *again: there is a lane that this claim did not know of, or the marks were worthless.  real: it went by the server's
+ * clock; a time that a test has given says nothing about what may still come before it. */
 static void learn(struct st_pg *s, struct plan *p, const PGresult *r, int64_t took_us, bool real, bool *again)
 {
     const int last = PQntuples(r) - 1;
@@ -376,7 +401,8 @@ static void learn(struct st_pg *s, struct plan *p, const PGresult *r, int64_t to
 
     rows_learn(p, r, (size_t)st_pg_get_i64(r, last, L_LOOKED, 0) / 2, st_pg_get_i64(r, last, L_NOW, 0));
     pthread_mutex_lock(&sh->mu);
-    *again = st_pg_get_i64(r, last, L_LANES, 0) != sh->lanes_seen || st_pg_get_i64(r, last, L_LAST_LANE, 0) != sh->lanes_max;
+    *again =
+        st_pg_get_i64(r, last, L_LANES, 0) != sh->lanes_seen || st_pg_get_i64(r, last, L_LAST_LANE, 0) != sh->lanes_max;
     if (*again)
         sh->lanes_read_us = 0;
     for (size_t i = 0; i < p->n; i++)
@@ -499,10 +525,10 @@ static void claim_rest(struct st_pg *s, const struct st_claim_req *req, struct s
         *n_out += n;
 }
 
-/* Only what was due by a moment in the past: the server is told that it is that moment, the leases are longer by what has
- * passed since, and nothing is said to have started; the worker tells when it has. */
-static stint_code claim_due_by(struct st_store *store, const struct st_claim_req *req, struct st_job **out, size_t *n_out,
-                               stint_error *err)
+/* Only what was due by a moment in the past: the server is told that it is that moment, the leases are longer by what
+ * has passed since, and nothing is said to have started; the worker tells when it has. */
+static stint_code claim_due_by(struct st_store *store, const struct st_claim_req *req, struct st_job **out,
+                               size_t *n_out, stint_error *err)
 {
     const int64_t now = req->now_us ? req->now_us : st_store_now(store), past = now - req->due_by_us;
     struct st_type_rule *rules = calloc(req->n_types + 1, sizeof(*rules));

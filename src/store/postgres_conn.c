@@ -110,8 +110,8 @@ void st_pg_conn_drop(struct st_pg *s)
 static stint_code late(struct st_pg *s, PGconn *c, const char *what, stint_error *err)
 {
     st_pg_cancel_soon(c);
-    st_fail(err, STINT_EAGAIN, "%s%s%s: no answer within %d ms", what ? what : "", what ? " on " : "",
-            s->url.where, s->base.timeout_ms);
+    st_fail(err, STINT_EAGAIN, "%s%s%s: no answer within %d ms", what ? what : "", what ? " on " : "", s->url.where,
+            s->base.timeout_ms);
     st_err_remedy(err, "see what the server is doing (pg_stat_activity), or give it more time (--store-timeout)");
     return err->code;
 }
@@ -271,8 +271,8 @@ static stint_code deadline_set(struct st_pg *s, stint_error *err)
     return STINT_OK;
 }
 
-/* A statement shall not outlive the call that asked for it, nor a transaction its client.  Whatever others have put into schemas
- * that all may write to is not found. */
+/* A statement shall not outlive the call that asked for it, nor a transaction its client.  Whatever others have put
+ * into schemas that all may write to is not found. */
 static stint_code session_set(struct st_pg *s, PGconn *c, stint_error *err)
 {
     const int64_t until_us = st_pg_own(s)->until_us;
@@ -619,8 +619,8 @@ stint_code st_pg_run(struct st_pg *s, struct st_pg_step *steps, size_t n, bool w
     return st_pg_run_then(s, steps, n, NULL, writes, err);
 }
 
-stint_code st_pg_call(struct st_pg *s, enum st_pg_sql which, const struct st_pg_args *args, bool writes,
-                      PGresult **res, stint_error *err)
+stint_code st_pg_call(struct st_pg *s, enum st_pg_sql which, const struct st_pg_args *args, bool writes, PGresult **res,
+                      stint_error *err)
 {
     struct st_pg_step step = {.which = which, .args = args};
     const stint_code code = st_pg_run(s, &step, 1, writes, err);

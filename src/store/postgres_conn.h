@@ -12,8 +12,8 @@
 
 /* What a handle has besides what all files of the store may see. */
 struct st_pg_own {
-    struct st_pg pg; /* first, so that a struct st_pg * is one of us */
-    pid_t pid;       /* who opened it; in a forked child it is of no use */
+    struct st_pg pg;  /* first, so that a struct st_pg * is one of us */
+    pid_t pid;        /* who opened it; in a forked child it is of no use */
     int64_t until_us; /* when the call under way must be over, CLOCK_MONOTONIC */
     bool no_prepare;  /* prepared statements were not there: a pooler that does not look like one */
     bool farewell;    /* the server has said that it ends the connection */

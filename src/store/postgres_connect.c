@@ -23,7 +23,7 @@
 
 #include "base/clock.h"
 
-#define HOSTS_MAX 16
+#define HOSTS_MAX  16
 #define PARAMS_MAX 16
 #define SERVER_MIN 130000 /* xid8, which the marks are made of */
 
@@ -137,8 +137,8 @@ static void ignore_notice(void *arg, const char *message)
 }
 
 /* What the URL says comes before what stands first here; what stands behind it always holds. */
-static void params_fill(struct params *p, const char *conninfo, const struct hosts *h, size_t i,
-                        const char *attrs, const char *user_timeout)
+static void params_fill(struct params *p, const char *conninfo, const struct hosts *h, size_t i, const char *attrs,
+                        const char *user_timeout)
 {
     p->n = 0;
     param(p, "fallback_application_name", "stint");
@@ -201,8 +201,8 @@ static void host_name(struct st_pg *s, const struct hosts *h, size_t i, char *ou
         snprintf(out, size, "%s", s->url.where);
 }
 
-static PGconn *try_host(struct st_pg *s, const char *conninfo, const struct hosts *h, size_t i,
-                        const char *attrs, int64_t until_us, stint_error *err)
+static PGconn *try_host(struct st_pg *s, const char *conninfo, const struct hosts *h, size_t i, const char *attrs,
+                        int64_t until_us, stint_error *err)
 {
     const int64_t began_us = st_clock_mono_us();
     struct params p;
@@ -230,8 +230,8 @@ static PGconn *try_host(struct st_pg *s, const char *conninfo, const struct host
 }
 
 /* One round over the hosts.  Of several failures the one that an operator must look at is told. */
-static PGconn *try_hosts(struct st_pg *s, const char *conninfo, const struct hosts *h,
-                         const char *attrs, int64_t until_us, stint_error *err)
+static PGconn *try_hosts(struct st_pg *s, const char *conninfo, const struct hosts *h, const char *attrs,
+                         int64_t until_us, stint_error *err)
 {
     const size_t n = h->n ? h->n : 1;
     stint_error one = {0};
@@ -280,8 +280,7 @@ static stint_code too_old(struct st_pg *s, PGconn *c, stint_error *err)
     return err->code;
 }
 
-static stint_code ask(struct st_pg *s, PGconn *c, int64_t until_us, struct st_pg_probe *out,
-                      stint_error *err)
+static stint_code ask(struct st_pg *s, PGconn *c, int64_t until_us, struct st_pg_probe *out, stint_error *err)
 {
     static const char sql[] = "SELECT pg_catalog.pg_backend_pid(), (extract(epoch FROM pg_catalog.clock_timestamp())"
                               " OPERATOR(pg_catalog.*) 1000000)::int8, pg_catalog.current_setting('fsync'),"
@@ -301,14 +300,14 @@ static stint_code ask(struct st_pg *s, PGconn *c, int64_t until_us, struct st_pg
     out->pooled = st_pg_get_i64(r, 0, 0, 0) != PQbackendPID(c);
     out->clock_off_us = st_pg_get_i64(r, 0, 1, after) - (before + (after - before) / 2);
     out->boot_off_us = out->clock_off_us + after - st_clock_boot_us();
-    snprintf(out->durability, sizeof(out->durability), "fsync=%.*s, synchronous_commit=%.*s",
-             (int)fsync.len, fsync.p, (int)sync.len, sync.p);
+    snprintf(out->durability, sizeof(out->durability), "fsync=%.*s, synchronous_commit=%.*s", (int)fsync.len, fsync.p,
+             (int)sync.len, sync.p);
     PQclear(r);
     return STINT_OK;
 }
 
-PGconn *st_pg_connect_until(struct st_pg *s, const char *conninfo, int64_t until_us,
-                            struct st_pg_probe *probe, stint_error *err)
+PGconn *st_pg_connect_until(struct st_pg *s, const char *conninfo, int64_t until_us, struct st_pg_probe *probe,
+                            stint_error *err)
 {
     PGconn *c;
 
@@ -319,8 +318,7 @@ PGconn *st_pg_connect_until(struct st_pg *s, const char *conninfo, int64_t until
         return NULL;
     fcntl(PQsocket(c), F_SETFD, FD_CLOEXEC);
     PQsetErrorVerbosity(c, PQERRORS_DEFAULT);
-    if (PQserverVersion(c) < SERVER_MIN ? too_old(s, c, err)
-                                        : probe && ask(s, c, until_us, probe, err)) {
+    if (PQserverVersion(c) < SERVER_MIN ? too_old(s, c, err) : probe && ask(s, c, until_us, probe, err)) {
         PQfinish(c);
         return NULL;
     }
@@ -330,8 +328,8 @@ PGconn *st_pg_connect_until(struct st_pg *s, const char *conninfo, int64_t until
 PGconn *st_pg_connect(struct st_pg *s, const char *conninfo, bool *pooled, stint_error *err)
 {
     struct st_pg_probe probe = {0};
-    PGconn *c = st_pg_connect_until(s, conninfo, st_clock_mono_us() + s->base.timeout_ms * ST_MS,
-                                    pooled ? &probe : NULL, err);
+    PGconn *c =
+        st_pg_connect_until(s, conninfo, st_clock_mono_us() + s->base.timeout_ms * ST_MS, pooled ? &probe : NULL, err);
 
     if (pooled)
         *pooled = probe.pooled;

@@ -153,7 +153,8 @@ static void put_rest(struct st_pg_args *a, const struct st_new_job *jobs, size_t
         st_pg_no_array(a, ST_PG_BYTEA);
 }
 
-static void fast_args(struct st_pg_args *a, int64_t now_us, const struct st_new_job *jobs, size_t n, const struct lanes *l)
+static void fast_args(struct st_pg_args *a, int64_t now_us, const struct st_new_job *jobs, size_t n,
+                      const struct lanes *l)
 {
     st_pg_i64(a, now_us);
     put_lanes(a, jobs, l);
@@ -216,8 +217,8 @@ void st_pg_wake_all(struct st_pg *s)
 }
 
 /* Writes, and tells those who sleep once it is committed: both in one round trip where the connection is our own. */
-static stint_code call_and_wake(struct st_pg *s, enum st_pg_sql which, const struct st_pg_args *a, const struct st_new_job *jobs,
-                                size_t n, PGresult **r, stint_error *err)
+static stint_code call_and_wake(struct st_pg *s, enum st_pg_sql which, const struct st_pg_args *a,
+                                const struct st_new_job *jobs, size_t n, PGresult **r, stint_error *err)
 {
     struct st_pg_step step = {.which = which, .args = a}, wake = {.which = PG_WAKE};
     struct st_pg_args names;
@@ -318,8 +319,8 @@ static stint_code enqueue_each(struct st_pg *s, PGconn *conn, int64_t now_us, co
 
 #define YOUNG_MS (30 * 60 * 1000) /* a slot is not touched before its time has been over for an hour: _ring_next */
 
-/* An id whose job, if there is one, may have moved to the slot of what is kept, where the fast way does not see it: it is old, or
- * has a time of the future, whose slot is taken for the one of a round before. */
+/* An id whose job, if there is one, may have moved to the slot of what is kept, where the fast way does not see it: it
+ * is old, or has a time of the future, whose slot is taken for the one of a round before. */
 static bool is_old(struct st_slice id, int64_t now_ms)
 {
     struct st_pg_key key;

@@ -31,26 +31,13 @@ static const struct {
     stint_code code;
     enum remedy remedy;
 } states[] = {
-    {"ST001", STINT_EINVAL, NO_REMEDY},
-    {"ST002", STINT_EEXISTS, NO_REMEDY},
-    {"ST003", STINT_ELOST, NO_REMEDY},
-    {"ST004", STINT_ESTATE, NO_REMEDY},
-    {"08", STINT_EAGAIN, R_START},
-    {"25006", STINT_ESTORE, R_PRIMARY},
-    {"28", STINT_ESTORE, R_CREDENTIALS},
-    {"3D000", STINT_ESTORE, R_DATABASE},
-    {"3F000", STINT_ESTORE, R_MIGRATE},
-    {"40001", STINT_EAGAIN, R_LATER},
-    {"40P01", STINT_EAGAIN, R_LATER},
-    {"42501", STINT_ESTORE, R_GRANT},
-    {"42883", STINT_ESTORE, R_MIGRATE},
-    {"42P01", STINT_ESTORE, R_MIGRATE},
-    {"53", STINT_EAGAIN, R_MEMORY},
-    {"53100", STINT_ESTORE, R_DISK},
-    {"53300", STINT_EAGAIN, R_CONNECTIONS},
-    {"55P03", STINT_EAGAIN, R_LATER},
-    {"57014", STINT_EAGAIN, R_LATER},
-    {"57P0", STINT_EAGAIN, R_START},
+    {"ST001", STINT_EINVAL, NO_REMEDY},  {"ST002", STINT_EEXISTS, NO_REMEDY},    {"ST003", STINT_ELOST, NO_REMEDY},
+    {"ST004", STINT_ESTATE, NO_REMEDY},  {"08", STINT_EAGAIN, R_START},          {"25006", STINT_ESTORE, R_PRIMARY},
+    {"28", STINT_ESTORE, R_CREDENTIALS}, {"3D000", STINT_ESTORE, R_DATABASE},    {"3F000", STINT_ESTORE, R_MIGRATE},
+    {"40001", STINT_EAGAIN, R_LATER},    {"40P01", STINT_EAGAIN, R_LATER},       {"42501", STINT_ESTORE, R_GRANT},
+    {"42883", STINT_ESTORE, R_MIGRATE},  {"42P01", STINT_ESTORE, R_MIGRATE},     {"53", STINT_EAGAIN, R_MEMORY},
+    {"53100", STINT_ESTORE, R_DISK},     {"53300", STINT_EAGAIN, R_CONNECTIONS}, {"55P03", STINT_EAGAIN, R_LATER},
+    {"57014", STINT_EAGAIN, R_LATER},    {"57P0", STINT_EAGAIN, R_START},
 };
 
 static void remedy_put(struct st_pg *s, PGconn *c, enum remedy r, stint_error *err)
@@ -70,7 +57,8 @@ static void remedy_put(struct st_pg *s, PGconn *c, enum remedy r, stint_error *e
         break;
     case R_GRANT:
         if (c && PQstatus(c) != CONNECTION_OK) { /* it is not let in */
-            st_err_remedy(err, "its owner can run: GRANT CONNECT ON DATABASE \"%s\" TO \"%s\"", PQdb(c) ? PQdb(c) : "", user);
+            st_err_remedy(err, "its owner can run: GRANT CONNECT ON DATABASE \"%s\" TO \"%s\"", PQdb(c) ? PQdb(c) : "",
+                          user);
             break;
         }
         st_err_remedy(err, "its owner can run: GRANT \"%s_worker\" TO \"%s\"; `stint migrate sql` prints the roles",
@@ -86,12 +74,16 @@ static void remedy_put(struct st_pg *s, PGconn *c, enum remedy r, stint_error *e
         st_err_remedy(err, "raise max_connections, or put a pooler before the server");
         break;
     case R_PRIMARY:
-        st_err_remedy(err, "it is read-only: connect to the primary (add target_session_attrs=read-write and all hosts to the "
-                           "URL); if this is it, default_transaction_read_only is on: see `stint doctor`");
+        st_err_remedy(
+            err, "it is read-only: connect to the primary (add target_session_attrs=read-write and all hosts to the "
+                 "URL); if this is it, default_transaction_read_only is on: see `stint doctor`");
         break;
     case R_MIGRATE:
-        st_err_remedy(err, "check schema=%s in the URL, and run `stint migrate up`; if it has nothing to do, `stint doctor` names "
-                           "what is missing", s->url.schema);
+        st_err_remedy(
+            err,
+            "check schema=%s in the URL, and run `stint migrate up`; if it has nothing to do, `stint doctor` names "
+            "what is missing",
+            s->url.schema);
         break;
     case R_START:
         st_err_remedy(err, "start the server, or check host and port in the URL");
@@ -150,8 +142,8 @@ static stint_code broken(struct st_pg *s, PGconn *c, const char *what, stint_err
 
     if (!text || !*text)
         text = "the connection was lost";
-    st_fail(err, STINT_EAGAIN, "%s%s%s: %.*s", what ? what : "", what ? " on " : "", s->url.where,
-            line_length(text), text);
+    st_fail(err, STINT_EAGAIN, "%s%s%s: %.*s", what ? what : "", what ? " on " : "", s->url.where, line_length(text),
+            text);
     remedy_put(s, c, R_START, err);
     return err->code;
 }
@@ -225,8 +217,7 @@ stint_code st_pg_connect_fail(struct st_pg *s, PGconn *c, const char *where, sti
         st_fail(err, STINT_ESTORE, "cannot connect to %s: %.*s", where, line_length(text), text);
         return by_state(s, c, state, err);
     }
-    st_fail(err, password ? STINT_ESTORE : STINT_EAGAIN, "cannot connect to %s: %.*s", where,
-            line_length(text), text);
+    st_fail(err, password ? STINT_ESTORE : STINT_EAGAIN, "cannot connect to %s: %.*s", where, line_length(text), text);
     remedy_put(s, c, password ? R_CREDENTIALS : R_START, err);
     return err->code;
 }

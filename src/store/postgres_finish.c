@@ -2,8 +2,8 @@
  *
  * postgres_finish.c - while a job is held: renew its lease, write its outcome.
  *
- * Both are fenced by (id, fence) on the server.  A finish may be repeated: the function answers again what it has written
- * before (see _settle).
+ * Both are fenced by (id, fence) on the server.  A finish may be repeated: the function answers again what it has
+ * written before (see _settle).
  *
  * Thread: the handle's.
  */
@@ -32,7 +32,7 @@ static void item_opt(struct st_pg_args *a, bool given, int64_t v, bool wide)
         for (size_t i = 0; !any && i < n; i++)                                                                         \
             any = (used);                                                                                              \
         if (!any) {                                                                                                    \
-            st_pg_no_array(a, (elem));                                                                                   \
+            st_pg_no_array(a, (elem));                                                                                 \
             break;                                                                                                     \
         }                                                                                                              \
         st_pg_array(a, (elem));                                                                                        \
@@ -53,7 +53,8 @@ static void put_keys(struct st_pg_args *a, const struct st_finish *items, size_t
     st_pg_array_end(a);
 }
 
-void st_pg_settle_args(struct st_pg_args *a, int64_t now_us, const struct st_finish *items, size_t n, enum st_pg_manner how)
+void st_pg_settle_args(struct st_pg_args *a, int64_t now_us, const struct st_finish *items, size_t n,
+                       enum st_pg_manner how)
 {
     st_pg_i64(a, now_us);
     st_pg_null(a, ST_PG_INT8);
@@ -61,7 +62,8 @@ void st_pg_settle_args(struct st_pg_args *a, int64_t now_us, const struct st_fin
     COLUMN(ST_PG_INT8, true, st_pg_item_i64(a, items[i].fence));
     COLUMN(ST_PG_INT2, true, st_pg_item_i16(a, (int16_t)items[i].outcome));
     COLUMN(ST_PG_INT8, true, st_pg_item_i64(a, items[i].delay_us));
-    COLUMN(ST_PG_INT8, items[i].started_ago_us >= 0, item_opt(a, items[i].started_ago_us >= 0, items[i].started_ago_us, true));
+    COLUMN(ST_PG_INT8, items[i].started_ago_us >= 0,
+           item_opt(a, items[i].started_ago_us >= 0, items[i].started_ago_us, true));
     COLUMN(ST_PG_INT2, items[i].kind != ST_KIND_NONE, st_pg_item_i16(a, (int16_t)items[i].kind));
     COLUMN(ST_PG_TEXT, items[i].message.p, st_pg_item_text(a, items[i].message));
     COLUMN(ST_PG_INT4, items[i].exit_code >= 0, item_opt(a, items[i].exit_code >= 0, items[i].exit_code, false));
@@ -211,7 +213,8 @@ static void renew_args(struct st_pg_args *a, int64_t now_us, const struct st_ren
     st_pg_array_end(a);
     COLUMN(ST_PG_INT8, true, st_pg_item_i64(a, items[i].fence));
     COLUMN(ST_PG_INT8, true, st_pg_item_i64(a, items[i].lease_us));
-    COLUMN(ST_PG_INT8, items[i].started_ago_us >= 0, item_opt(a, items[i].started_ago_us >= 0, items[i].started_ago_us, true));
+    COLUMN(ST_PG_INT8, items[i].started_ago_us >= 0,
+           item_opt(a, items[i].started_ago_us >= 0, items[i].started_ago_us, true));
     COLUMN(ST_PG_BYTEA, items[i].progress.p, st_pg_item_bytes(a, items[i].progress));
 }
 

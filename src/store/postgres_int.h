@@ -40,8 +40,8 @@ bool st_pg_key_text(struct st_slice key, char out[ST_ID_MAX + 1]);
 #define ST_PG_KEPT    16
 int st_pg_slot(const struct st_pg_key *key);
 
-/* A lane's number: a digest of (queue, type, priority), always even.  The odd one beside it holds jobs whose due time is
- * older than the moment they were put there. */
+/* A lane's number: a digest of (queue, type, priority), always even.  The odd one beside it holds jobs whose due time
+ * is older than the moment they were put there. */
 int64_t st_pg_lane_id(struct st_slice queue, struct st_slice type, int priority);
 
 /* ---- parameters and results (postgres_args.c) ------------------------------------------------ */
@@ -51,11 +51,11 @@ int64_t st_pg_lane_id(struct st_slice queue, struct st_slice type, int priority)
 #define ST_PG_ARGS 24
 struct st_pg_args {
     int n;
-    struct st_buf buf;          /* the bytes of all parameters */
-    size_t at[ST_PG_ARGS];      /* where each begins */
-    int len[ST_PG_ARGS];        /* -1 = NULL */
+    struct st_buf buf;     /* the bytes of all parameters */
+    size_t at[ST_PG_ARGS]; /* where each begins */
+    int len[ST_PG_ARGS];   /* -1 = NULL */
     unsigned oid[ST_PG_ARGS];
-    size_t array;               /* where the array header that is being filled begins */
+    size_t array; /* where the array header that is being filled begins */
     int32_t n_items;
     bool narrow; /* of st_pg_item_text and st_pg_shown only ASCII is sent */
 };
@@ -66,7 +66,7 @@ void st_pg_i32(struct st_pg_args *a, int32_t v);
 void st_pg_bool(struct st_pg_args *a, bool v);
 void st_pg_text(struct st_pg_args *a, struct st_slice s);  /* p NULL = NULL */
 void st_pg_bytes(struct st_pg_args *a, struct st_slice s); /* bytea; p NULL = NULL */
-void st_pg_shown(struct st_pg_args *a, struct st_slice s);  /* for people: what is no text becomes '?'; p NULL = NULL */
+void st_pg_shown(struct st_pg_args *a, struct st_slice s); /* for people: what is no text becomes '?'; p NULL = NULL */
 void st_pg_null(struct st_pg_args *a, unsigned oid);
 
 /* An array parameter: begin, items, end.  Every item has the array's element type. */
@@ -76,7 +76,7 @@ void st_pg_item_i64(struct st_pg_args *a, int64_t v);
 void st_pg_item_i32(struct st_pg_args *a, int32_t v);
 void st_pg_item_i16(struct st_pg_args *a, int16_t v);
 void st_pg_item_bytes(struct st_pg_args *a, struct st_slice s); /* for text too; p NULL = NULL */
-void st_pg_item_text(struct st_pg_args *a, struct st_slice s); /* any bytes: what is no text becomes '?' */
+void st_pg_item_text(struct st_pg_args *a, struct st_slice s);  /* any bytes: what is no text becomes '?' */
 void st_pg_item_null(struct st_pg_args *a);
 void st_pg_array_end(struct st_pg_args *a);
 void st_pg_no_array(struct st_pg_args *a, unsigned elem); /* NULL in place of an array */
@@ -138,12 +138,12 @@ struct st_pg_shared {
     struct st_pg_shared *next; /* in the registry */
     int refs;
     char *url;
-    pthread_mutex_t mu; /* guards what is below */
+    pthread_mutex_t mu;        /* guards what is below */
     struct st_pg_lane **lanes; /* by id; grow only, never moved */
     size_t n_lanes, cap_lanes;
     int64_t lanes_seen, lanes_max; /* how many rows the registry had, and its last number */
-    int64_t lanes_read_us;  /* CLOCK_MONOTONIC */
-    int64_t last_now_us; /* to see a clock that was set back */
+    int64_t lanes_read_us;         /* CLOCK_MONOTONIC */
+    int64_t last_now_us;           /* to see a clock that was set back */
     int64_t server_started;
     int64_t swept_us, sweep_cost_us; /* the slow sweep behind it all; CLOCK_MONOTONIC */
     struct {
@@ -159,10 +159,9 @@ struct st_pg_shared {
  * What a failed call means:
  *     could not connect, or nothing was sent              EAGAIN
  *     sent, and no whole answer came: writes EUNKNOWN,    reads EAGAIN
- *     the server said no                                  by SQLSTATE: 40001 40P01 55P03 57014 53xxx 57P0x 08xxx EAGAIN,
- *                                                         53100 (disk full) 25006 (read-only) 3F000 42P01 42883 (no schema)
- *                                                         42501 (not allowed) 28xxx 3D000 ESTORE, others ESTORE too;
- *                                                         our own functions raise ST001 EINVAL, ST002 EEXISTS, ST003 ELOST, ST004 ESTATE
+ *     the server said no                                  by SQLSTATE: 40001 40P01 55P03 57014 53xxx 57P0x 08xxx
+ * EAGAIN, 53100 (disk full) 25006 (read-only) 3F000 42P01 42883 (no schema) 42501 (not allowed) 28xxx 3D000 ESTORE,
+ * others ESTORE too; our own functions raise ST001 EINVAL, ST002 EEXISTS, ST003 ELOST, ST004 ESTATE
  */
 struct st_pg;
 
@@ -183,9 +182,10 @@ stint_code st_pg_run_then(struct st_pg *s, struct st_pg_step *steps, size_t n, s
 stint_code st_pg_call(struct st_pg *s, enum st_pg_sql which, const struct st_pg_args *args, bool writes, PGresult **res,
                       stint_error *err);
 /* The same on a connection in somebody's open transaction (never reconnects, never prepares). */
-stint_code st_pg_call_on(struct st_pg *s, PGconn *c, enum st_pg_sql which, const struct st_pg_args *args, PGresult **res,
-                         stint_error *err);
-/* Any text, for migrations and doctor; several statements are allowed when args is NULL (simple protocol, text results). */
+stint_code st_pg_call_on(struct st_pg *s, PGconn *c, enum st_pg_sql which, const struct st_pg_args *args,
+                         PGresult **res, stint_error *err);
+/* Any text, for migrations and doctor; several statements are allowed when args is NULL (simple protocol, text
+ * results). */
 stint_code st_pg_exec(struct st_pg *s, const char *sql, const struct st_pg_args *args, bool writes, PGresult **res,
                       stint_error *err);
 /* The statement's text for this handle's schema; lives as long as the handle. */
@@ -211,7 +211,7 @@ struct st_pg {
     struct st_pg_url url;
     struct st_pg_shared *sh;
 
-    PGconn *c; /* NULL = not connected */
+    PGconn *c;   /* NULL = not connected */
     bool pooled; /* a pooler stands between: no prepared statements, no LISTEN */
     bool prepared[PG_SQL_N];
     char *text[PG_SQL_N]; /* with the schema filled in; made when first used */
@@ -225,12 +225,12 @@ struct st_pg {
     bool next_due_fresh; /* nothing was asked since */
     int64_t careful_us;  /* CLOCK_MONOTONIC: until then claims step round rows that others are at */
 
-    PGconn *tx; /* for transactions of handlers; made when first used */
+    PGconn *tx;   /* for transactions of handlers; made when first used */
     bool tx_open; /* by transact_open */
 
-    struct st_pg_wait *w; /* postgres_wait.c: the LISTEN connection; made by the first wait */
+    struct st_pg_wait *w;    /* postgres_wait.c: the LISTEN connection; made by the first wait */
     struct st_pg_care *care; /* postgres_upkeep.c: how far prune and upkeep have come; made by the first of them */
-    int wake_fd;          /* eventfd: interrupt */
+    int wake_fd;             /* eventfd: interrupt */
 };
 
 static inline struct st_pg *st_pg_of(struct st_store *s)
@@ -238,8 +238,8 @@ static inline struct st_pg *st_pg_of(struct st_store *s)
     return (struct st_pg *)s;
 }
 
-/* A new connection for this URL (NULL = the store's), with a deadline of timeout_ms, close-on-exec, application_name stint.
- * NULL = err filled (EAGAIN, or ESTORE where no second try helps). */
+/* A new connection for this URL (NULL = the store's), with a deadline of timeout_ms, close-on-exec, application_name
+ * stint. NULL = err filled (EAGAIN, or ESTORE where no second try helps). */
 PGconn *st_pg_connect(struct st_pg *s, const char *conninfo, bool *pooled, stint_error *err);
 /* Sends nothing; waits for and collects results with the handle's deadline. */
 
@@ -247,7 +247,7 @@ PGconn *st_pg_connect(struct st_pg *s, const char *conninfo, bool *pooled, stint
 
 struct st_pg_migration {
     int version;
-    int compat; /* programs that know this version can work beside it */
+    int compat;            /* programs that know this version can work beside it */
     const char *up, *down; /* with {s} */
 };
 extern const struct st_pg_migration st_pg_migrations[];
@@ -273,13 +273,15 @@ const struct st_pg_pos *st_pg_mark_from(const struct st_pg_lane *lane);
 /* What a claim has found in one even lane. */
 struct st_pg_seen {
     struct st_pg_lane *lane;
-    struct st_pg_pos from, first, mark; /* where it began; the first row still there, or how far it looked; the last it took */
+    struct st_pg_pos from, first,
+        mark;        /* where it began; the first row still there, or how far it looked; the last it took */
     uint64_t sweeps; /* of the lane, when it began */
-    bool skipped; /* it was not looked at */
-    size_t n; /* how many it took */
+    bool skipped;    /* it was not looked at */
+    size_t n;        /* how many it took */
 };
 /* The claim is committed: learn from it.  Under mu. */
-void st_pg_marks_learn(struct st_pg_shared *sh, uint64_t xid, const char *snapshot, const struct st_pg_seen *seen, size_t n);
+void st_pg_marks_learn(struct st_pg_shared *sh, uint64_t xid, const char *snapshot, const struct st_pg_seen *seen,
+                       size_t n);
 /* Time for a sweep from the beginning?  Under mu. */
 void st_pg_marks_sweep(struct st_pg_shared *sh);
 void st_pg_marks_swept(struct st_pg_shared *sh, int64_t took_us);

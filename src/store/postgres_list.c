@@ -147,8 +147,7 @@ static stint_code page_read(struct list *l, const PGresult *r, stint_error *err)
 }
 
 /* The planner must not be led astray by tables that were empty when it last looked. */
-static stint_code page_run(struct list *l, enum st_pg_sql which, const struct st_pg_args *args,
-                           stint_error *err)
+static stint_code page_run(struct list *l, enum st_pg_sql which, const struct st_pg_args *args, stint_error *err)
 {
     struct st_pg_step steps[2] = {{.which = PG_BY_INDEX}, {.which = which, .args = args}};
     stint_code code = st_pg_run(l->s, steps, 2, false, err);
@@ -189,8 +188,7 @@ static stint_code by_walk(struct list *l, int64_t top, int64_t bottom, stint_err
  * asked for. */
 static stint_code by_few(struct list *l, int64_t now_us, stint_error *err)
 {
-    const bool scan =
-        l->states & BIT(ST_SHOW_SUCCEEDED) || (l->req->worker.p && l->states & ENDED_BITS);
+    const bool scan = l->states & BIT(ST_SHOW_SUCCEEDED) || (l->req->worker.p && l->states & ENDED_BITS);
     struct st_pg_args args;
     stint_code code;
 
@@ -295,8 +293,7 @@ struct found {
     int64_t at; /* the number of the last candidate; 0 = there are no more */
 };
 
-static stint_code candidate(const struct list *l, const PGresult *r, int row, struct found *f,
-                            stint_error *err)
+static stint_code candidate(const struct list *l, const PGresult *r, int row, struct found *f, stint_error *err)
 {
     const struct st_slice key = st_pg_get(r, row, 1);
     const unsigned char len = (unsigned char)key.len;
@@ -310,8 +307,7 @@ static stint_code candidate(const struct list *l, const PGresult *r, int row, st
     st_buf_put(&f->keys, &len, 1);
     st_buf_slice(&f->keys, key);
     f->n++;
-    return f->keys.failed ? st_fail(err, STINT_ENOMEM, "out of memory for a list of jobs")
-                          : STINT_OK;
+    return f->keys.failed ? st_fail(err, STINT_ENOMEM, "out of memory for a list of jobs") : STINT_OK;
 }
 
 /* The next candidates below f->at. */
@@ -411,8 +407,8 @@ static unsigned states_possible(const struct st_list_req *req)
     return states;
 }
 
-stint_code st_pg_list(struct st_store *s, const struct st_list_req *req, struct st_job_info **out,
-                      size_t *n_out, uint64_t *next, stint_error *err)
+stint_code st_pg_list(struct st_store *s, const struct st_list_req *req, struct st_job_info **out, size_t *n_out,
+                      uint64_t *next, stint_error *err)
 {
     struct list l = {.s = st_pg_of(s), .req = req, .states = states_possible(req)};
     stint_error local = {0};

@@ -24,8 +24,7 @@ static void put_keep(struct st_pg_args *a, const struct st_retention *keep)
     st_pg_i64(a, kept(keep->cancelled_us));
 }
 
-static stint_code count(struct st_pg *s, const struct st_prune_req *req, struct st_pruned *out,
-                        stint_error *err)
+static stint_code count(struct st_pg *s, const struct st_prune_req *req, struct st_pruned *out, stint_error *err)
 {
     struct st_pg_args a;
     PGresult *r = NULL;
@@ -42,8 +41,7 @@ static stint_code count(struct st_pg *s, const struct st_prune_req *req, struct 
     return code;
 }
 
-static stint_code remove_some(struct st_pg *s, const struct st_prune_req *req,
-                              struct st_pruned *out, stint_error *err)
+static stint_code remove_some(struct st_pg *s, const struct st_prune_req *req, struct st_pruned *out, stint_error *err)
 {
     struct st_pg_care *care = st_pg_care(s, err);
     struct st_pg_args a;
@@ -66,16 +64,14 @@ static stint_code remove_some(struct st_pg *s, const struct st_prune_req *req,
         out->n = (size_t)st_pg_get_i64(r, 0, 2, 0);
         out->more = out->n == req->limit;
         if (!st_pg_pruned_files(out, r, 0, 3)) /* the jobs are gone: too late for an error */
-            st_log(ST_LOG_WARN, "prune.files",
-                   ST_F("error", "out of memory: some files of removed jobs stay"));
+            st_log(ST_LOG_WARN, "prune.files", ST_F("error", "out of memory: some files of removed jobs stay"));
     }
     PQclear(r);
     st_pg_args_clear(&a);
     return code;
 }
 
-stint_code st_pg_prune(struct st_store *store, const struct st_prune_req *req,
-                       struct st_pruned *out, stint_error *err)
+stint_code st_pg_prune(struct st_store *store, const struct st_prune_req *req, struct st_pruned *out, stint_error *err)
 {
     struct st_pg *s = st_pg_of(store);
     stint_error local = {0};

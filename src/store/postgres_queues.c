@@ -30,9 +30,8 @@ enum {
 static void queue_fill(struct st_queue_info *q, const PGresult *r, int row)
 {
     static const int column[ST_SHOWN_N] = {
-        [ST_SHOW_SCHEDULED] = Q_SCHEDULED, [ST_SHOW_PENDING] = Q_PENDING,
-        [ST_SHOW_RETRYING] = Q_RETRYING,   [ST_SHOW_CLAIMED] = Q_CLAIMED,
-        [ST_SHOW_RUNNING] = Q_RUNNING,     [ST_SHOW_SUCCEEDED] = Q_SUCCEEDED,
+        [ST_SHOW_SCHEDULED] = Q_SCHEDULED, [ST_SHOW_PENDING] = Q_PENDING,     [ST_SHOW_RETRYING] = Q_RETRYING,
+        [ST_SHOW_CLAIMED] = Q_CLAIMED,     [ST_SHOW_RUNNING] = Q_RUNNING,     [ST_SHOW_SUCCEEDED] = Q_SUCCEEDED,
         [ST_SHOW_FAILED] = Q_FAILED,       [ST_SHOW_CANCELLED] = Q_CANCELLED,
     };
     const struct st_slice name = st_pg_get(r, row, Q_NAME);
@@ -45,8 +44,7 @@ static void queue_fill(struct st_queue_info *q, const PGresult *r, int row)
     q->oldest_due_us = st_pg_get_i64(r, row, Q_OLDEST, 0);
 }
 
-static stint_code queues(struct st_pg *s, int64_t now_us, struct st_queue_info **out, size_t *n_out,
-                         stint_error *err)
+static stint_code queues(struct st_pg *s, int64_t now_us, struct st_queue_info **out, size_t *n_out, stint_error *err)
 {
     struct st_pg_step steps[2] = {{.which = PG_BY_INDEX}, {.which = PG_QUEUES}};
     struct st_pg_args args;
@@ -72,8 +70,7 @@ static stint_code queues(struct st_pg *s, int64_t now_us, struct st_queue_info *
     return code;
 }
 
-stint_code st_pg_queues(struct st_store *s, int64_t now_us, struct st_queue_info **out,
-                        size_t *n_out, stint_error *err)
+stint_code st_pg_queues(struct st_store *s, int64_t now_us, struct st_queue_info **out, size_t *n_out, stint_error *err)
 {
     stint_error local = {0};
 

@@ -56,8 +56,7 @@ static void info_policy(const PGresult *r, int row, struct st_job_info *i)
 {
     struct st_policy policy;
 
-    if (st_pg_is_null(r, row, ST_PG_C_POLICY) ||
-        !st_policy_read(st_pg_get(r, row, ST_PG_C_POLICY), &policy))
+    if (st_pg_is_null(r, row, ST_PG_C_POLICY) || !st_policy_read(st_pg_get(r, row, ST_PG_C_POLICY), &policy))
         policy = st_policy_default;
     i->max_attempts = (int)st_pg_get_i64(r, row, ST_PG_C_MAX, policy.max_attempts);
     i->timeout_us = st_pg_get_i64(r, row, ST_PG_C_TIMEOUT, policy.timeout_us);
@@ -79,8 +78,7 @@ static void info_numbers(const PGresult *r, int row, struct st_job_info *i)
     i->unique = (enum st_unique)st_pg_get_i64(r, row, ST_PG_C_UMODE, 0);
     i->error_kind = (enum st_kind)st_pg_get_i64(r, row, ST_PG_C_KIND, 0);
     i->cursor = (uint64_t)st_pg_get_i64(r, row, ST_PG_C_SEQ, 0);
-    i->shown =
-        st_state_shown(i->state, i->due_us, i->attempt, st_pg_get_i64(r, row, ST_PG_C_NOW, 0));
+    i->shown = st_state_shown(i->state, i->due_us, i->attempt, st_pg_get_i64(r, row, ST_PG_C_NOW, 0));
     if (i->state == ST_RUNNING && i->timeout_us > 0 && i->run_started_us)
         i->deadline_us = i->run_started_us + i->timeout_us;
 }
@@ -92,16 +90,11 @@ static bool info_texts(const PGresult *r, int row, struct st_job_info *i)
     if (!st_pg_get_id(r, row, ST_PG_C_ID, id))
         id[0] = '\0'; /* no job of ours has such a key */
     i->id = strdup(id);
-    return i->id && dup_text(&i->type, r, row, ST_PG_C_TYPE) &&
-           dup_text(&i->queue, r, row, ST_PG_C_QUEUE) &&
-           dup_text(&i->worker, r, row, ST_PG_C_WORKER) &&
-           dup_text(&i->result_ref, r, row, ST_PG_C_RESULT_REF) &&
-           dup_text(&i->key, r, row, ST_PG_C_KEY) &&
-           dup_text(&i->error_message, r, row, ST_PG_C_ERROR) &&
-           dup_bytes(&i->progress, r, row, ST_PG_C_PROGRESS) &&
-           dup_bytes(&i->payload, r, row, ST_PG_C_PAYLOAD) &&
-           dup_bytes(&i->meta, r, row, ST_PG_C_META) &&
-           dup_bytes(&i->result, r, row, ST_PG_C_RESULT);
+    return i->id && dup_text(&i->type, r, row, ST_PG_C_TYPE) && dup_text(&i->queue, r, row, ST_PG_C_QUEUE) &&
+           dup_text(&i->worker, r, row, ST_PG_C_WORKER) && dup_text(&i->result_ref, r, row, ST_PG_C_RESULT_REF) &&
+           dup_text(&i->key, r, row, ST_PG_C_KEY) && dup_text(&i->error_message, r, row, ST_PG_C_ERROR) &&
+           dup_bytes(&i->progress, r, row, ST_PG_C_PROGRESS) && dup_bytes(&i->payload, r, row, ST_PG_C_PAYLOAD) &&
+           dup_bytes(&i->meta, r, row, ST_PG_C_META) && dup_bytes(&i->result, r, row, ST_PG_C_RESULT);
 }
 
 stint_code st_pg_info_read(const PGresult *r, int row, struct st_job_info *out, stint_error *err)
@@ -134,9 +127,8 @@ static bool attempt_ended(const PGresult *r, int row, struct st_attempt_info *a)
     a->signal = (int)st_pg_get_i64(r, row, A_SIGNAL, 0);
     a->max_rss_kb = st_pg_get_i64(r, row, A_RSS, 0);
     a->log_tail_len = st_pg_get(r, row, A_TAIL).len;
-    return a->outcome && dup_text(&a->worker, r, row, A_WORKER) &&
-           dup_text(&a->message, r, row, A_MESSAGE) && dup_text(&a->log, r, row, A_LOG) &&
-           dup_text(&a->log_tail, r, row, A_TAIL);
+    return a->outcome && dup_text(&a->worker, r, row, A_WORKER) && dup_text(&a->message, r, row, A_MESSAGE) &&
+           dup_text(&a->log, r, row, A_LOG) && dup_text(&a->log_tail, r, row, A_TAIL);
 }
 
 /* The one that is going on has no row in ended: the job's own columns tell. */
@@ -170,8 +162,7 @@ static stint_code attempts_read(const PGresult *r, struct st_job_info *i, stint_
 
 /* ---- get ----------------------------------------------------------------------------------- */
 
-static stint_code get(struct st_pg *s, int64_t now_us, struct st_slice id, struct st_job_info *out,
-                      stint_error *err)
+static stint_code get(struct st_pg *s, int64_t now_us, struct st_slice id, struct st_job_info *out, stint_error *err)
 {
     struct st_pg_args args;
     struct st_pg_key key;
@@ -198,8 +189,8 @@ static stint_code get(struct st_pg *s, int64_t now_us, struct st_slice id, struc
     return code;
 }
 
-stint_code st_pg_get_job(struct st_store *s, int64_t now_us, struct st_slice id,
-                         struct st_job_info *out, stint_error *err)
+stint_code st_pg_get_job(struct st_store *s, int64_t now_us, struct st_slice id, struct st_job_info *out,
+                         stint_error *err)
 {
     stint_error local = {0};
 

@@ -124,7 +124,8 @@ static stint_code version_read(struct st_pg *s, int64_t until_us, struct found *
 static stint_code look(struct st_pg *s, int64_t until_us, struct found *f, stint_error *err)
 {
     static const char sql[] =
-        "SELECT n.oid IS NOT NULL, EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = n.oid AND c.relname = 'schema_version'),"
+        "SELECT n.oid IS NOT NULL, EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = n.oid AND c.relname = "
+        "'schema_version'),"
         " EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = n.oid AND c.relkind IN ('r', 'p', 'v', 'm', 'S', 'f'))"
         " FROM (SELECT 1) one LEFT JOIN pg_namespace n ON n.nspname = '{s_plain}'";
     PGresult *r = NULL;
@@ -219,7 +220,8 @@ static stint_code begin(struct st_pg *s, int64_t until_us, stint_error *err)
     return run(s, sql, false, until_us, NULL, err);
 }
 
-static stint_code apply(struct st_pg *s, const struct st_pg_migration *m, bool first, int64_t until_us, stint_error *err)
+static stint_code apply(struct st_pg *s, const struct st_pg_migration *m, bool first, int64_t until_us,
+                        stint_error *err)
 {
     char sql[128];
 
@@ -229,7 +231,8 @@ static stint_code apply(struct st_pg *s, const struct st_pg_migration *m, bool f
         st_err_prefix(err, "migration to version %d", m->version);
         return err->code;
     }
-    snprintf(sql, sizeof(sql), "INSERT INTO {s}.schema_version(version, compat) VALUES (%d, %d)", m->version, m->compat);
+    snprintf(sql, sizeof(sql), "INSERT INTO {s}.schema_version(version, compat) VALUES (%d, %d)", m->version,
+             m->compat);
     return run(s, sql, false, until_us, NULL, err);
 }
 
@@ -242,15 +245,18 @@ static stint_code not_allowed(struct st_pg *s, const struct found *f, stint_erro
     if (strcmp(err->detail, "42501") != 0)
         return err->code;
     if (f->schema)
-        st_err_remedy(err, "GRANT CREATE, USAGE ON SCHEMA %s TO %s, or let its owner run what `stint migrate sql` prints",
+        st_err_remedy(err,
+                      "GRANT CREATE, USAGE ON SCHEMA %s TO %s, or let its owner run what `stint migrate sql` prints",
                       s->url.quoted, user);
     else
-        st_err_remedy(err, "GRANT CREATE ON DATABASE \"%s\" TO %s, or let its owner run what `stint migrate sql` prints", db,
+        st_err_remedy(err,
+                      "GRANT CREATE ON DATABASE \"%s\" TO %s, or let its owner run what `stint migrate sql` prints", db,
                       user);
     return err->code;
 }
 
-/* One version further; from nothing to the last at once, so that nobody ever finds half a store.  *done: there is none. */
+/* One version further; from nothing to the last at once, so that nobody ever finds half a store.  *done: there is none.
+ */
 static stint_code up_one(struct st_pg *s, const struct st_pg_migration *list, int n, int64_t until_us, bool *done,
                          stint_error *err)
 {
@@ -279,7 +285,8 @@ static stint_code up_one(struct st_pg *s, const struct st_pg_migration *list, in
     return STINT_OK;
 }
 
-static stint_code up_until(struct st_pg *s, const struct st_pg_migration *list, int n, int64_t until_us, stint_error *err)
+static stint_code up_until(struct st_pg *s, const struct st_pg_migration *list, int n, int64_t until_us,
+                           stint_error *err)
 {
     bool done = false;
 
@@ -375,9 +382,10 @@ stint_code st_pg_schema_down(struct st_pg *s, const struct st_pg_migration *list
 /* Are the roles there?  May we make them? */
 static stint_code roles_look(struct st_pg *s, int64_t until_us, bool *there, bool *may, stint_error *err)
 {
-    static const char sql[] = "SELECT (SELECT count(*) FROM pg_roles WHERE rolname IN"
-                              " ('{s_plain}_enqueue', '{s_plain}_worker', '{s_plain}_read')) = 3,"
-                              " EXISTS (SELECT FROM pg_roles WHERE rolname = current_user AND (rolcreaterole OR rolsuper))";
+    static const char sql[] =
+        "SELECT (SELECT count(*) FROM pg_roles WHERE rolname IN"
+        " ('{s_plain}_enqueue', '{s_plain}_worker', '{s_plain}_read')) = 3,"
+        " EXISTS (SELECT FROM pg_roles WHERE rolname = current_user AND (rolcreaterole OR rolsuper))";
     PGresult *r = NULL;
 
     if (run(s, sql, true, until_us, &r, err))
@@ -462,7 +470,8 @@ static void sql_put(struct st_buf *b, const struct st_pg_migration *m, bool firs
     if (first)
         st_buf_puts(b, create_sql);
     st_buf_puts(b, m->up);
-    st_buf_printf(b, "INSERT INTO {s}.schema_version(version, compat) VALUES (%d, %d);\nCOMMIT;\n\n", m->version, m->compat);
+    st_buf_printf(b, "INSERT INTO {s}.schema_version(version, compat) VALUES (%d, %d);\nCOMMIT;\n\n", m->version,
+                  m->compat);
 }
 
 stint_code st_pg_schema_sql(struct st_store *store, enum st_schema_sql what, char **sql, stint_error *err)

@@ -25,8 +25,8 @@ static int64_t place_of(const PGresult *r, int row, size_t n)
     return ord >= 1 && (size_t)ord <= n ? ord - 1 : -1;
 }
 
-stint_code st_pg_cancel(struct st_store *store, int64_t now_us, const struct st_slice *ids, size_t n, stint_code *verdicts,
-                        bool *asked, stint_error *err)
+stint_code st_pg_cancel(struct st_store *store, int64_t now_us, const struct st_slice *ids, size_t n,
+                        stint_code *verdicts, bool *asked, stint_error *err)
 {
     struct st_pg_args a;
     stint_error local = {0};
@@ -51,8 +51,8 @@ stint_code st_pg_cancel(struct st_store *store, int64_t now_us, const struct st_
     return st_pg_told(code, &local, err);
 }
 
-stint_code st_pg_retry(struct st_store *store, int64_t now_us, const struct st_slice *ids, size_t n, stint_code *verdicts,
-                       stint_error *err)
+stint_code st_pg_retry(struct st_store *store, int64_t now_us, const struct st_slice *ids, size_t n,
+                       stint_code *verdicts, stint_error *err)
 {
     struct st_pg *s = st_pg_of(store);
     struct st_slice *queues = calloc(n, sizeof(*queues));

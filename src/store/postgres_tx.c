@@ -7,9 +7,9 @@
  *     enqueue_tx   in such a transaction, or in one that the application has open on a connection to this database
  *
  * Invariants:
- *   (1) fn runs after the fence was checked and with the lease's row locked against its end by others (not against renewal
- *       or a cancel request): what it writes commits with the job still held, or not at all;
- *   (2) a COMMIT whose answer was lost is EUNKNOWN; the outcome can be brought again, and is then judged by the fence.
+ *   (1) fn runs after the fence was checked and with the lease's row locked against its end by others (not against
+ * renewal or a cancel request): what it writes commits with the job still held, or not at all; (2) a COMMIT whose
+ * answer was lost is EUNKNOWN; the outcome can be brought again, and is then judged by the fence.
  *
  * Thread: the handle's.
  */
@@ -148,7 +148,8 @@ static stint_code write_outcome(struct st_pg *s, int64_t now_us, struct st_finis
 }
 
 /* From the function on.  Until the commit was sent nothing has happened. */
-static stint_code in_tx(struct st_pg *s, int64_t now_us, st_tx_fn fn, void *arg, struct st_finish *fin, stint_error *err)
+static stint_code in_tx(struct st_pg *s, int64_t now_us, st_tx_fn fn, void *arg, struct st_finish *fin,
+                        stint_error *err)
 {
     stint_code code = run_fn(s, fn, arg, err);
 
@@ -167,7 +168,8 @@ static void rollback(struct st_pg *s)
 
     if (PQstatus(s->tx) == CONNECTION_OK && status == PQTRANS_IDLE)
         return;
-    if (PQstatus(s->tx) != CONNECTION_OK || status == PQTRANS_ACTIVE || control(s, PG_ROLLBACK, &r, &ignored) != ST_PG_DONE)
+    if (PQstatus(s->tx) != CONNECTION_OK || status == PQTRANS_ACTIVE ||
+        control(s, PG_ROLLBACK, &r, &ignored) != ST_PG_DONE)
         hang_up(s);
     PQclear(r);
 }
@@ -187,8 +189,8 @@ stint_code st_pg_transact(struct st_store *store, int64_t now_us, const struct s
     return st_pg_told(code, &local, err);
 }
 
-stint_code st_pg_transact_open(struct st_store *store, int64_t now_us, const struct st_hold *hold, st_tx_fn fn, void *arg,
-                               stint_error *err)
+stint_code st_pg_transact_open(struct st_store *store, int64_t now_us, const struct st_hold *hold, st_tx_fn fn,
+                               void *arg, stint_error *err)
 {
     struct st_pg *s = st_pg_of(store);
     stint_error local = {0};

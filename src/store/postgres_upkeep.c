@@ -128,8 +128,7 @@ static stint_code ring_wait(struct upkeep *u, stint_error *err)
 static bool ring_add(struct st_pg_ring *g, struct st_pg_array *lanes, struct st_pg_array *counts)
 {
     const size_t max = g->n + (size_t)lanes->left;
-    struct st_pg_ring sum = {.lanes = calloc(max + 1, sizeof(int64_t)),
-                             .counts = calloc(max + 1, sizeof(int64_t))};
+    struct st_pg_ring sum = {.lanes = calloc(max + 1, sizeof(int64_t)), .counts = calloc(max + 1, sizeof(int64_t))};
     struct st_slice lane, n;
     size_t i = 0;
 
@@ -145,8 +144,7 @@ static bool ring_add(struct st_pg_ring *g, struct st_pg_array *lanes, struct st_
             sum.counts[sum.n] = g->counts[i];
         }
         sum.lanes[sum.n] = id;
-        sum.counts[sum.n++] =
-            st_pg_be64(n.p) + (i < g->n && g->lanes[i] == id ? g->counts[i++] : 0);
+        sum.counts[sum.n++] = st_pg_be64(n.p) + (i < g->n && g->lanes[i] == id ? g->counts[i++] : 0);
     }
     for (; i < g->n; i++, sum.n++) {
         sum.lanes[sum.n] = g->lanes[i];
@@ -227,8 +225,7 @@ static stint_code ring_look(struct upkeep *u, stint_error *err)
     if (!code && g->state == RING_EMPTY) {
         stint_error ignored = {0};
 
-        summarize(u->s, g->slot,
-                  &ignored); /* what came late is then found without reading it all */
+        summarize(u->s, g->slot, &ignored); /* what came late is then found without reading it all */
         u->care->at_us[CHORE_RING] = 0;
     }
     return code;
@@ -339,8 +336,7 @@ static void hot_read(struct st_pg_care *care, const PGresult *r)
     for (int row = 0; row < PQntuples(r) && care->n_hot < ST_PG_HOT; row++) {
         const struct st_slice name = st_pg_get(r, row, H_NAME);
 
-        snprintf(care->hot[care->n_hot].name, sizeof(care->hot[0].name), "%.*s", (int)name.len,
-                 name.p);
+        snprintf(care->hot[care->n_hot].name, sizeof(care->hot[0].name), "%.*s", (int)name.len, name.p);
         care->hot[care->n_hot++].wait_us = LATER_US;
     }
 }
@@ -374,13 +370,11 @@ static stint_code do_vacuum(struct upkeep *u, stint_error *err)
         const int i = hot_find(care, st_pg_get(r, row, H_NAME));
         const int64_t dead = st_pg_get_i64(r, row, H_DEAD, 0);
 
-        if (i < 0 || st_clock_mono_us() < care->hot[i].at_us ||
-            !pays(dead, st_pg_get_i64(r, row, H_LIVE, 0)))
+        if (i < 0 || st_clock_mono_us() < care->hot[i].at_us || !pays(dead, st_pg_get_i64(r, row, H_LIVE, 0)))
             continue;
         care->hot[i].dead = dead;
         care->hot[i].at_us = later(care->hot[i].wait_us);
-        snprintf(sql, sizeof(sql), "VACUUM (SKIP_LOCKED, TRUNCATE FALSE) {s}.%s",
-                 care->hot[i].name);
+        snprintf(sql, sizeof(sql), "VACUUM (SKIP_LOCKED, TRUNCATE FALSE) {s}.%s", care->hot[i].name);
     }
     PQclear(r);
     if (code || !*sql)
@@ -423,10 +417,8 @@ static stint_code drop_left(struct st_pg *s, struct st_slice index, stint_error 
 {
     char sql[256];
 
-    snprintf(sql, sizeof(sql), "DROP INDEX CONCURRENTLY IF EXISTS {s}.%.*s", (int)index.len,
-             index.p);
-    st_log(ST_LOG_INFO, "index.dropped",
-           ST_F("index", sql + sizeof("DROP INDEX CONCURRENTLY IF EXISTS ") - 1));
+    snprintf(sql, sizeof(sql), "DROP INDEX CONCURRENTLY IF EXISTS {s}.%.*s", (int)index.len, index.p);
+    st_log(ST_LOG_INFO, "index.dropped", ST_F("index", sql + sizeof("DROP INDEX CONCURRENTLY IF EXISTS ") - 1));
     return st_pg_exec(s, sql, NULL, false, NULL, err);
 }
 
@@ -440,8 +432,7 @@ static stint_code rebuild(struct st_pg *s, struct st_slice index, stint_error *e
     code = st_pg_exec(s, "SET lock_timeout = '2s'", NULL, false, NULL, err);
     if (!code)
         code = st_pg_exec(s, sql, NULL, false, NULL, err);
-    st_log(ST_LOG_INFO, "index.rebuilt",
-           ST_F("index", sql + sizeof("REINDEX INDEX CONCURRENTLY ") - 1),
+    st_log(ST_LOG_INFO, "index.rebuilt", ST_F("index", sql + sizeof("REINDEX INDEX CONCURRENTLY ") - 1),
            ST_F("code", stint_code_name(code)));
     st_pg_exec(s, "SET lock_timeout = 0", NULL, false, NULL, &ignored);
     return code;
@@ -496,8 +487,8 @@ static void begin_again(struct st_pg_care *care, int64_t epoch)
     care->epoch = epoch;
 }
 
-stint_code st_pg_upkeep(struct st_store *store, const struct st_prune_req *req,
-                        struct st_pruned *out, int64_t *again_us, stint_error *err)
+stint_code st_pg_upkeep(struct st_store *store, const struct st_prune_req *req, struct st_pruned *out,
+                        int64_t *again_us, stint_error *err)
 {
     struct upkeep u = {.s = st_pg_of(store), .req = req, .out = out};
     stint_error local = {0};

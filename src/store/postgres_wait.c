@@ -10,11 +10,13 @@
  *     l WORKER   a job may be another's    for that worker
  *
  * A worker that wants jobs and has none is asleep: its session holds a shared lock for each of its queues.  Whoever has
- * enqueued looks, after his commit, if somebody holds one, and only then notifies, so that a busy system commits without
- * NOTIFY's global lock.  After the locks are taken, and before it sleeps, the session looks once if there is work:
+ * enqueued looks, after his commit, if somebody holds one, and only then notifies, so that a busy system commits
+ * without NOTIFY's global lock.  After the locks are taken, and before it sleeps, the session looks once if there is
+ * work:
  *
  *     AWAKE --locks taken--> ASLEEP --w: locks released--> AWAKE    ST_NEWS_WORK
- *                              `------there was something--> ASLEEP ST_NEWS_LOOK: the claim that follows is the last look
+ *                              `------there was something--> ASLEEP ST_NEWS_LOOK: the claim that follows is the last
+ * look
  *
  *     an enqueue commits before that look   the look finds it
  *     it commits later                      then it finds the lock, and notifies
@@ -42,9 +44,9 @@
 #include "base/thread.h"
 #include "store/postgres_conn.h"
 
-#define BEAT_US (20 * ST_SEC)   /* so long without a word: is anybody there? */
-#define DOZE_US (500 * ST_MS)   /* a wait that was not told what for */
-#define LOCKS   50              /* for the queues of one session: a server has room for 64 per connection, for all it does */
+#define BEAT_US (20 * ST_SEC) /* so long without a word: is anybody there? */
+#define DOZE_US (500 * ST_MS) /* a wait that was not told what for */
+#define LOCKS   50 /* for the queues of one session: a server has room for 64 per connection, for all it does */
 #define ALL     (ST_NEWS_WORK | ST_NEWS_CANCEL | ST_NEWS_LOST)
 
 struct st_pg_wait {
@@ -56,11 +58,11 @@ struct st_pg_wait {
     struct st_slice *queues, worker;
     size_t n_queues; /* 0 = all */
 
-    bool asleep;    /* the locks are held */
-    bool relock;    /* but for other queues than those */
+    bool asleep;     /* the locks are held */
+    bool relock;     /* but for other queues than those */
     int64_t look_us; /* asleep: when to look again, since somebody had not committed yet; 0 = never */
     struct st_tries looks;
-    bool owed;      /* an answer is under way to a request that nobody waits for */
+    bool owed; /* an answer is under way to a request that nobody waits for */
     int64_t asked_us, heard_us;
     struct st_tries tries;
     int64_t retry_us; /* when to connect again */
@@ -177,8 +179,8 @@ static void lost(struct st_pg *s, const stint_error *err)
 static void be_mute(struct st_pg *s)
 {
     s->w->mute = true;
-    st_log(ST_LOG_WARN, "store.no_listen", ST_F("where", s->url.where), ST_F("why", "a connection pooler stands between"),
-           ST_F("effect", "new jobs are noticed by polling"),
+    st_log(ST_LOG_WARN, "store.no_listen", ST_F("where", s->url.where),
+           ST_F("why", "a connection pooler stands between"), ST_F("effect", "new jobs are noticed by polling"),
            ST_F("remedy", "add listen=URL to the store's URL, with the server's own address"));
 }
 
@@ -189,7 +191,8 @@ static bool start_listening(struct st_pg *s, PGconn *c, stint_error *err)
     char sql[512];
 
     snprintf(sql, sizeof(sql),
-             "SET search_path = pg_catalog; SET default_transaction_isolation = 'read committed'; SET statement_timeout = %d;"
+             "SET search_path = pg_catalog; SET default_transaction_isolation = 'read committed'; SET "
+             "statement_timeout = %d;"
              " SET lock_timeout = 0;"
              " SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'; LISTEN %s",
              s->base.timeout_ms < INT32_MAX - 1000 ? s->base.timeout_ms + 1000 : 0, s->url.quoted);
@@ -310,8 +313,8 @@ static bool is_ascii(struct st_slice name)
     return true;
 }
 
-/* narrow: a name may be one that the database does not have the characters of.  Who listens for all queues hears its own too: so
- * do those of very many, since whoever uses up the server's locks takes them from everybody. */
+/* narrow: a name may be one that the database does not have the characters of.  Who listens for all queues hears its
+ * own too: so do those of very many, since whoever uses up the server's locks takes them from everybody. */
 static void put_queues(const struct st_pg_wait *w, struct st_pg_args *a, bool narrow)
 {
     bool all = w->n_queues == 0 || w->n_queues > LOCKS;

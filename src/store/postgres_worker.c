@@ -36,8 +36,7 @@ static void put_shown(struct st_pg_args *a, const char *text)
 }
 
 /* narrow: of what only people read, what every database can hold. */
-static stint_code beat(struct st_pg *s, int64_t now_us, const struct st_worker_info *w, bool narrow,
-                       stint_error *err)
+static stint_code beat(struct st_pg *s, int64_t now_us, const struct st_worker_info *w, bool narrow, stint_error *err)
 {
     struct st_pg_args a;
     PGresult *r = NULL;
@@ -69,8 +68,7 @@ static stint_code beat(struct st_pg *s, int64_t now_us, const struct st_worker_i
     return code;
 }
 
-stint_code st_pg_worker_beat(struct st_store *store, int64_t now_us, const struct st_worker_info *w,
-                             stint_error *err)
+stint_code st_pg_worker_beat(struct st_store *store, int64_t now_us, const struct st_worker_info *w, stint_error *err)
 {
     struct st_pg *s = st_pg_of(store);
     stint_error local = {0};
@@ -102,8 +100,7 @@ static void worker_read(const PGresult *r, int row, struct st_worker_info *w)
     w->leader = st_pg_get_bool(r, row, 16);
 }
 
-stint_code st_pg_worker_list(struct st_store *store, struct st_worker_info **out, size_t *n_out,
-                             stint_error *err)
+stint_code st_pg_worker_list(struct st_store *store, struct st_worker_info **out, size_t *n_out, stint_error *err)
 {
     stint_error local = {0};
     PGresult *r = NULL;
@@ -120,9 +117,8 @@ stint_code st_pg_worker_list(struct st_store *store, struct st_worker_info **out
     return st_pg_told(code, &local, err);
 }
 
-stint_code st_pg_worker_remove(struct st_store *store, int64_t now_us, struct st_slice id,
-                               bool expire_leases, int64_t epoch, int64_t if_beat_us,
-                               stint_error *err)
+stint_code st_pg_worker_remove(struct st_store *store, int64_t now_us, struct st_slice id, bool expire_leases,
+                               int64_t epoch, int64_t if_beat_us, stint_error *err)
 {
     struct st_pg_args a;
     stint_error local = {0};
@@ -141,8 +137,7 @@ stint_code st_pg_worker_remove(struct st_store *store, int64_t now_us, struct st
 
 /* ---- the lead ------------------------------------------------------------------------------- */
 
-stint_code st_pg_lead(struct st_store *store, const struct st_lead_req *req, struct st_lead *out,
-                      stint_error *err)
+stint_code st_pg_lead(struct st_store *store, const struct st_lead_req *req, struct st_lead *out, stint_error *err)
 {
     struct st_pg_args a;
     stint_error local = {0};

@@ -2,8 +2,8 @@
  *
  * redis.c - the Redis store: opening a handle, its table, the queues it knows.
  *
- * A handle connects when it is opened, to say at once what is wrong.  There is no schema to make: keys come with the first
- * job, and a store that was emptied is simply empty.
+ * A handle connects when it is opened, to say at once what is wrong.  There is no schema to make: keys come with the
+ * first job, and a store that was emptied is simply empty.
  */
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -39,7 +39,8 @@ stint_code st_redis_go(struct st_redis_store *s, stint_error *err)
 
 bool st_redis_broken(const redisReply *reply)
 {
-    return reply && reply->type == REDIS_REPLY_ERROR && strstr(reply->str, "WRONGTYPE"); /* not its first word in Redis 6.2 */
+    return reply && reply->type == REDIS_REPLY_ERROR &&
+           strstr(reply->str, "WRONGTYPE"); /* not its first word in Redis 6.2 */
 }
 
 bool st_redis_broken_said(const stint_error *err)
@@ -286,7 +287,8 @@ static stint_code redis_schema(struct st_store *base, bool up, struct st_schema 
     return STINT_OK;
 }
 
-static stint_code redis_backup(struct st_store *base, const char *path, st_progress_fn progress, void *arg, stint_error *err)
+static stint_code redis_backup(struct st_store *base, const char *path, st_progress_fn progress, void *arg,
+                               stint_error *err)
 {
     (void)base;
     (void)path;
@@ -368,7 +370,8 @@ static stint_code options_read(struct st_redis_store *s, stint_error *err)
     s->notify = !notify || strcmp(notify, "on") == 0;
     s->runqy = runqy && strcmp(runqy, "0") != 0;
     if (storage && strcmp(storage, "true") != 0 && strcmp(storage, "false") != 0)
-        return st_refuse(err, "use redis_storage=true or redis_storage=false", "redis_storage=%s is neither true nor false", storage);
+        return st_refuse(err, "use redis_storage=true or redis_storage=false",
+                         "redis_storage=%s is neither true nor false", storage);
     s->no_storage = storage && strcmp(storage, "false") == 0;
     if (lose && strcmp(lose, "yes") != 0 && strcmp(lose, "no") != 0)
         return st_refuse(err, "use may_lose=yes or may_lose=no (the default)", "may_lose= is neither yes nor no");
@@ -391,7 +394,8 @@ static stint_code first_look(struct st_redis_store *s, stint_error *err)
     return STINT_OK;
 }
 
-static stint_code handle_open(struct st_redis_store *s, const char *url, const struct st_store_open *opt, stint_error *err)
+static stint_code handle_open(struct st_redis_store *s, const char *url, const struct st_store_open *opt,
+                              stint_error *err)
 {
     s->base.ops = &st_redis_ops;
     s->base.timeout_ms = opt && opt->timeout_ms > 0 ? opt->timeout_ms : 5000;
@@ -405,7 +409,8 @@ static stint_code handle_open(struct st_redis_store *s, const char *url, const s
     return first_look(s, err);
 }
 
-stint_code st_store_redis_open(const char *url, const struct st_store_open *opt, struct st_store **out, stint_error *err)
+stint_code st_store_redis_open(const char *url, const struct st_store_open *opt, struct st_store **out,
+                               stint_error *err)
 {
     struct st_redis_store *s = calloc(1, sizeof(*s));
     stint_error local = {0};

@@ -49,7 +49,8 @@ static stint_code look(struct acquiring *a, bool *there, stint_error *err)
     struct st_redis_key key, paused;
     const struct st_slice name = st_redis_task_key(&key, a->queue, a->id);
     const struct st_slice get[] = {st_slice_cstr("HMGET"), name, st_slice_cstr("msg"), st_slice_cstr("stint")};
-    const struct st_slice exists[] = {st_slice_cstr("EXISTS"), st_redis_key(&paused, st_queue_parent(a->queue), "paused")};
+    const struct st_slice exists[] = {st_slice_cstr("EXISTS"),
+                                      st_redis_key(&paused, st_queue_parent(a->queue), "paused")};
     struct st_redis_store *s = a->s;
     struct st_redis_task t;
     struct st_redis_msg m;
@@ -90,10 +91,12 @@ static size_t script_add(struct acquiring *a, struct st_redis_args *args, const 
     st_redis_arg_num(args, a->parent_paused);
     st_redis_keys(&keys, a->queue);
     memcpy(all, keys.k, sizeof(keys.k));
-    all[ST_RK_N] = st_redis_is_cluster(a->s->r) ? all[ST_RK_PAUSED] : st_redis_key(&parent, st_queue_parent(a->queue), "paused");
+    all[ST_RK_N] =
+        st_redis_is_cluster(a->s->r) ? all[ST_RK_PAUSED] : st_redis_key(&parent, st_queue_parent(a->queue), "paused");
     if (args->failed)
         a->s->b.failed = true;
-    return st_redis_add_script(&a->s->b, ST_REDIS_WRITE, st_redis_lua(ST_LUA_acquire), all, ST_RK_N + 1, args->p, args->n);
+    return st_redis_add_script(&a->s->b, ST_REDIS_WRITE, st_redis_lua(ST_LUA_acquire), all, ST_RK_N + 1, args->p,
+                               args->n);
 }
 
 /* *why < 0: once more. */
@@ -130,8 +133,8 @@ static stint_code try_once(struct acquiring *a, struct st_job **out, int *why, s
     return st_redis_job(&c, a->req->types, a->req->n_types, lease_us, out, &rule, err);
 }
 
-stint_code st_redis_op_acquire(struct st_store *base, struct st_slice id, const struct st_claim_req *req, struct st_job **out,
-                               enum st_refusal *why, stint_error *err)
+stint_code st_redis_op_acquire(struct st_store *base, struct st_slice id, const struct st_claim_req *req,
+                               struct st_job **out, enum st_refusal *why, stint_error *err)
 {
     struct acquiring a = {.s = st_redis_of(base), .id = id, .req = req};
     stint_error local = {0};
@@ -155,14 +158,16 @@ stint_code st_redis_op_acquire(struct st_store *base, struct st_slice id, const 
     if (no < 0)
         return st_fail(err, STINT_EAGAIN, "job %.*s changes all the time", (int)id.len, id.p);
     if (no == 0)
-        return *out ? STINT_OK : st_fail(err, STINT_ESTORE, "the message of job %.*s cannot be read", (int)id.len, id.p);
+        return *out ? STINT_OK
+                    : st_fail(err, STINT_ESTORE, "the message of job %.*s cannot be read", (int)id.len, id.p);
     return refused(&a, (enum st_refusal)no, why, err);
 }
 
-/* ---- disown ------------------------------------------------------------------------------------------------------- */
+/* ---- disown -------------------------------------------------------------------------------------------------------
+ */
 
-stint_code st_redis_op_disown(struct st_store *base, int64_t now_us, struct st_slice worker, const struct st_slice *known,
-                              size_t n, size_t *n_given, stint_error *err)
+stint_code st_redis_op_disown(struct st_store *base, int64_t now_us, struct st_slice worker,
+                              const struct st_slice *known, size_t n, size_t *n_given, stint_error *err)
 {
     struct st_redis_store *s = st_redis_of(base);
     struct st_redis_args args;

@@ -8,11 +8,11 @@
  *     asynq:workers:{HOST:PID:WORKER}     HASH   task id -> protobuf WorkerInfo, one for each job that runs
  *     asynq:workers:HOST:PID              HASH   runqy's, with runqy=1
  *
- * asynq renews these every 5 s for 10 s.  Our workers beat every 10 s, so they are written for 30.  All of it is for people
- * to look at: nothing of ours reads it, and when it cannot be written the worker goes on.
+ * asynq renews these every 5 s for 10 s.  Our workers beat every 10 s, so they are written for 30.  All of it is for
+ * people to look at: nothing of ours reads it, and when it cannot be written the worker goes on.
  *
- * Which jobs a worker has is found by looking through what is active; with very many of them (SCAN_MAX) that is left out,
- * and the tools show the number only.
+ * Which jobs a worker has is found by looking through what is active; with very many of them (SCAN_MAX) that is left
+ * out, and the tools show the number only.
  *
  * Thread: the handle's.
  */
@@ -156,7 +156,8 @@ static void put_server(struct st_buf *b, const struct st_worker_info *w)
     put_int(b, 9, w->running);
 }
 
-/* ---- what it runs ------------------------------------------------------------------------------------------------- */
+/* ---- what it runs -------------------------------------------------------------------------------------------------
+ */
 
 struct running {
     struct st_redis_store *s;
@@ -187,7 +188,8 @@ static void running_one(void *arg, const struct st_job_info *i)
     st_buf_clear(&info);
 }
 
-/* ---- runqy's hash --------------------------------------------------------------------------------------------------- */
+/* ---- runqy's hash ---------------------------------------------------------------------------------------------------
+ */
 
 /* As it prints a Go map: map[a:2 b:1] */
 static void put_go_map(struct st_buf *b, const char *json)
@@ -221,18 +223,19 @@ static void add_runqy(struct st_redis_batch *b, const struct st_worker_info *w, 
     snprintf(slots, sizeof(slots), "%d", w->slots);
     st_buf_init(&queues, 4096);
     put_go_map(&queues, w->queues);
-    st_redis_addv(b, ST_REDIS_WRITE, "HSET", key.p, "worker_id", w->id, "started_at", started, "last_beat", beat, "concurrency",
-                  slots, "queues", queues.p ? queues.p : "map[]", "status", w->quiet ? "stopped" : "running", "healthy",
-                  w->healthy ? "1" : "0", NULL);
+    st_redis_addv(b, ST_REDIS_WRITE, "HSET", key.p, "worker_id", w->id, "started_at", started, "last_beat", beat,
+                  "concurrency", slots, "queues", queues.p ? queues.p : "map[]", "status",
+                  w->quiet ? "stopped" : "running", "healthy", w->healthy ? "1" : "0", NULL);
     st_redis_addv(b, ST_REDIS_WRITE, "EXPIRE", key.p, "30", NULL);
     st_redis_addv(b, ST_REDIS_WRITE, "ZADD", "asynq:workers", until, member, NULL);
     st_buf_clear(&queues);
 }
 
-/* ---- together --------------------------------------------------------------------------------------------------------- */
+/* ---- together
+ * --------------------------------------------------------------------------------------------------------- */
 
-static void add_all(struct st_redis_store *s, struct st_redis_batch *b, const struct st_worker_info *w, const struct names *n,
-                    const struct st_buf *info, int64_t now_us)
+static void add_all(struct st_redis_store *s, struct st_redis_batch *b, const struct st_worker_info *w,
+                    const struct names *n, const struct st_buf *info, int64_t now_us)
 {
     const struct st_slice server = st_buf_view(&n->server), workers = st_buf_view(&n->workers);
     struct running r = {.s = s, .w = w, .b = b, .key = workers};
@@ -241,7 +244,9 @@ static void add_all(struct st_redis_store *s, struct st_redis_batch *b, const st
     snprintf(until, sizeof(until), "%lld", (long long)(now_us / ST_SEC + SHOWN_S));
     st_redis_addv(b, ST_REDIS_WRITE, "ZADD", "asynq:servers", until, server.p, NULL);
     st_redis_add(b, ST_REDIS_WRITE, server,
-                 (const struct st_slice[]){st_slice_cstr("SET"), server, st_buf_view(info), st_slice_cstr("EX"), st_slice_cstr("30")}, 5);
+                 (const struct st_slice[]){st_slice_cstr("SET"), server, st_buf_view(info), st_slice_cstr("EX"),
+                                           st_slice_cstr("30")},
+                 5);
     st_redis_addv(b, ST_REDIS_WRITE, "ZADD", "asynq:workers", until, workers.p, NULL);
     st_redis_addv(b, ST_REDIS_WRITE, "DEL", workers.p, NULL);
     if (w->running > 0)
@@ -282,7 +287,8 @@ void st_redis_asynq_gone(struct st_redis_store *s, const struct st_worker_info *
     if (names_make(&n, w)) {
         st_redis_addv(&b, ST_REDIS_WRITE, "ZREM", "asynq:servers", n.server.p, NULL);
         st_redis_addv(&b, ST_REDIS_WRITE, "DEL", n.server.p, NULL);
-        st_redis_addv(&b, ST_REDIS_WRITE, "ZREM", "asynq:workers", n.workers.p, strlen("asynq:workers:") + n.runqy.p, NULL);
+        st_redis_addv(&b, ST_REDIS_WRITE, "ZREM", "asynq:workers", n.workers.p, strlen("asynq:workers:") + n.runqy.p,
+                      NULL);
         st_redis_addv(&b, ST_REDIS_WRITE, "DEL", n.workers.p, NULL);
         if (s->runqy)
             st_redis_addv(&b, ST_REDIS_WRITE, "DEL", n.runqy.p, NULL);

@@ -107,7 +107,8 @@ static struct st_redis_request *begin(struct st_redis_batch *b, unsigned flags, 
         b->cap = cap;
     }
     q = &b->items[b->n++];
-    *q = (struct st_redis_request){.off = b->wire.len, .flags = flags, .slot = slot_key.p ? st_redis_slot(slot_key) : -1};
+    *q = (struct st_redis_request){
+        .off = b->wire.len, .flags = flags, .slot = slot_key.p ? st_redis_slot(slot_key) : -1};
     if (flags & ST_REDIS_WRITE)
         b->writes = true;
     return q;
@@ -123,7 +124,8 @@ static size_t end(struct st_redis_batch *b, struct st_redis_request *q)
     return b->n - 1;
 }
 
-size_t st_redis_add(struct st_redis_batch *b, unsigned flags, struct st_slice slot_key, const struct st_slice *argv, size_t argc)
+size_t st_redis_add(struct st_redis_batch *b, unsigned flags, struct st_slice slot_key, const struct st_slice *argv,
+                    size_t argc)
 {
     struct st_redis_request *q = begin(b, flags, slot_key);
 
@@ -148,8 +150,8 @@ size_t st_redis_addv(struct st_redis_batch *b, unsigned flags, ...)
     return st_redis_add(b, flags, n > 1 ? argv[1] : ST_NONE, argv, n);
 }
 
-size_t st_redis_add_script(struct st_redis_batch *b, unsigned flags, struct st_redis_script *s, const struct st_slice *keys,
-                           size_t n_keys, const struct st_slice *args, size_t n_args)
+size_t st_redis_add_script(struct st_redis_batch *b, unsigned flags, struct st_redis_script *s,
+                           const struct st_slice *keys, size_t n_keys, const struct st_slice *args, size_t n_args)
 {
     struct st_redis_request *q = begin(b, flags, n_keys ? keys[0] : ST_NONE);
     char count[24];

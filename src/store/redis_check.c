@@ -2,8 +2,9 @@
  *
  * redis_check.c - what `doctor` asks a Redis store, and a worker before it begins.
  *
- * Each master is asked what it says of itself (INFO), and how it is set up, where that may be asked (CONFIG).  Then what this user may do
- * is tried on keys that do not exist, and the queues are looked through for what would wait for ever.
+ * Each master is asked what it says of itself (INFO), and how it is set up, where that may be asked (CONFIG).  Then
+ * what this user may do is tried on keys that do not exist, and the queues are looked through for what would wait for
+ * ever.
  *
  * Nothing is changed.
  *
@@ -15,8 +16,8 @@
 
 #include "store/redis_look.h"
 
-#define OLDEST       602 /* 6.2: LMOVE, RPOP with a count, ZINTER */
-#define LOOKED_AT    10000 /* jobs of each list that are looked at */
+#define OLDEST    602   /* 6.2: LMOVE, RPOP with a count, ZINTER */
+#define LOOKED_AT 10000 /* jobs of each list that are looked at */
 
 struct check {
     struct st_redis_store *s;
@@ -44,7 +45,8 @@ static int64_t number(struct st_slice text, const char *name)
     return st_parse_i64(st_redis_info(text, name), &n) ? n : 0;
 }
 
-/* ---- a server ----------------------------------------------------------------------------------------------------- */
+/* ---- a server -----------------------------------------------------------------------------------------------------
+ */
 
 /* In a Cluster what is said of a node follows the line that names it. */
 static void check_version(const struct check *k, struct st_slice info)
@@ -61,26 +63,29 @@ static void check_version(const struct check *k, struct st_slice info)
     else if (major * 100 + minor < OLDEST)
         say(k, ST_BAD, "use Redis 6.2 or newer, or Valkey", "Redis %s is too old", text);
     else
-        say(k, ST_FINE, "", "%s %s%s%.*s", valkey.p ? "Valkey" : "Redis", text, port.p ? ", the node at port " : "", (int)port.len,
-            port.p ? port.p : "");
+        say(k, ST_FINE, "", "%s %s%s%.*s", valkey.p ? "Valkey" : "Redis", text, port.p ? ", the node at port " : "",
+            (int)port.len, port.p ? port.p : "");
 }
 
 static void check_memory(const struct check *k, struct st_slice info)
 {
     const struct st_slice policy = st_redis_info(info, "maxmemory_policy");
-    const int64_t max = number(info, "maxmemory"), used = number(info, "used_memory"), evicted = number(info, "evicted_keys");
+    const int64_t max = number(info, "maxmemory"), used = number(info, "used_memory"),
+                  evicted = number(info, "evicted_keys");
 
     if (policy.p && !st_slice_is(policy, "noeviction"))
         say(k, max ? ST_BAD : ST_WARNING, "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf",
             "maxmemory-policy is %.*s: %s", (int)policy.len, policy.p,
-            max ? "jobs are deleted silently when memory is short" : "once maxmemory is set, jobs are deleted silently");
+            max ? "jobs are deleted silently when memory is short"
+                : "once maxmemory is set, jobs are deleted silently");
     else
         say(k, ST_FINE, "", "nothing is evicted");
     if (evicted > 0)
         say(k, ST_WARNING, "see what is missing, and set maxmemory-policy to noeviction; CONFIG RESETSTAT forgets this",
             "%lld keys were evicted since the server started: jobs may be among them", (long long)evicted);
     if (max > 0 && used > max / 5 * 4)
-        say(k, ST_WARNING, "raise maxmemory, or shorten retention", "%lld%% of maxmemory is in use: at 100%% no job can be added",
+        say(k, ST_WARNING, "raise maxmemory, or shorten retention",
+            "%lld%% of maxmemory is in use: at 100%% no job can be added",
             (long long)(used / (max / 100 ? max / 100 : 1)));
 }
 
@@ -92,7 +97,8 @@ static void check_aof(const struct check *k, struct st_slice info, struct st_sli
     else if (st_slice_is(fsync, "always"))
         say(k, ST_FINE, "", "every change is on disk before it is acknowledged (appendfsync always)");
     else if (st_slice_is(fsync, "no"))
-        say(k, ST_WARNING, "CONFIG SET appendfsync everysec", "appendfsync is no: a power cut may lose half a minute of acknowledged jobs");
+        say(k, ST_WARNING, "CONFIG SET appendfsync everysec",
+            "appendfsync is no: a power cut may lose half a minute of acknowledged jobs");
     else
         say(k, ST_FINE, "", "append-only file, appendfsync %.*s: a power cut may lose up to 1 s of acknowledged jobs",
             fsync.p ? (int)fsync.len : 7, fsync.p ? fsync.p : "unknown");
@@ -112,7 +118,8 @@ static void check_kept(const struct check *k, struct st_slice info, struct st_sl
             "nothing is kept on disk (appendonly no, no save): every job is lost when the server stops");
     else
         say(k, ST_WARNING, "CONFIG SET appendonly yes, and the same in redis.conf",
-            "only snapshots are kept (appendonly no): jobs that came since the last one are lost when the server stops hard");
+            "only snapshots are kept (appendonly no): jobs that came since the last one are lost when the server stops "
+            "hard");
 }
 
 static void check_replicas(const struct check *k, struct st_slice info)
@@ -120,7 +127,8 @@ static void check_replicas(const struct check *k, struct st_slice info)
     const int64_t n = number(info, "connected_slaves");
 
     if (st_slice_is(st_redis_info(info, "role"), "slave"))
-        say(k, ST_BAD, "name the master in the URL, or use redis-sentinel://", "this server is a replica: it cannot be written to");
+        say(k, ST_BAD, "name the master in the URL, or use redis-sentinel://",
+            "this server is a replica: it cannot be written to");
     else if (n > 0)
         say(k, ST_FINE, "", "%lld %s a moment later, so a failover may lose the last acknowledged jobs", (long long)n,
             n == 1 ? "replica, which follows" : "replicas, which follow");
@@ -165,7 +173,8 @@ static stint_code check_servers(const struct check *k, stint_error *err)
         const struct st_slice info = st_redis_text(infos->element[i]);
 
         if (infos->element[i]->type != REDIS_REPLY_STRING) {
-            say(k, ST_WARNING, "allow INFO to this user, and CONFIG GET if you may", "the server does not say how it is set up");
+            say(k, ST_WARNING, "allow INFO to this user, and CONFIG GET if you may",
+                "the server does not say how it is set up");
             continue;
         }
         check_version(k, info);
@@ -178,7 +187,8 @@ static stint_code check_servers(const struct check *k, stint_error *err)
     return code;
 }
 
-/* ---- its Cluster ------------------------------------------------------------------------------------------------------ */
+/* ---- its Cluster
+ * ------------------------------------------------------------------------------------------------------ */
 
 static stint_code check_cluster(const struct check *k, stint_error *err)
 {
@@ -189,7 +199,8 @@ static stint_code check_cluster(const struct check *k, stint_error *err)
     if (!st_redis_is_cluster(k->s->r))
         return STINT_OK;
     st_redis_batch_init(&b);
-    st_redis_add(&b, ST_REDIS_READ, ST_NONE, (const struct st_slice[]){st_slice_cstr("CLUSTER"), st_slice_cstr("INFO")}, 2);
+    st_redis_add(&b, ST_REDIS_READ, ST_NONE, (const struct st_slice[]){st_slice_cstr("CLUSTER"), st_slice_cstr("INFO")},
+                 2);
     code = st_redis_run(k->s->r, &b, err);
     state = code ? ST_NONE : st_redis_info(st_redis_text(st_redis_reply(&b, 0)), "cluster_state");
     if (!code && !st_slice_is(state, "ok"))
@@ -201,19 +212,21 @@ static stint_code check_cluster(const struct check *k, stint_error *err)
     return code;
 }
 
-/* ---- what this user may do ------------------------------------------------------------------------------------------------ */
+/* ---- what this user may do
+ * ------------------------------------------------------------------------------------------------ */
 
-/* What the scripts write with, each with arguments of one letter, on a key of their own that is gone again at the end.  Answers the first one
- * that the user may not run. */
-#define IN_SCRIPTS                                                                                                                 \
-    "for c, a in string.gmatch('DEL: HSET:xx HDEL:x INCRBY:x LPUSH:x RPUSH:x RPOP: LREM:0x LTRIM:00 ZADD:0x ZREM:x SADD:x SREM:x " \
-    "SET:x SETNX:x EXPIRE:0 EXPIREAT:0', '(%u+):(%w*)') do "                                                                       \
-    "local argv = {c, KEYS[1]} "                                                                                                   \
-    "for w in string.gmatch(a, '.') do argv[#argv + 1] = w end "                                                                   \
-    "local r = redis.pcall(unpack(argv)) "                                                                                         \
-    "local e = type(r) == 'table' and r.err or '' "                                                                                \
-    "if string.find(e, 'user executing', 1, true) or string.find(e, 'ACL failure', 1, true) then "                                 \
-    "redis.pcall('DEL', KEYS[1]) return redis.error_reply('NOPERM ' .. c) end "                                                    \
+/* What the scripts write with, each with arguments of one letter, on a key of their own that is gone again at the end.
+ * Answers the first one that the user may not run. */
+#define IN_SCRIPTS                                                                                                     \
+    "for c, a in string.gmatch('DEL: HSET:xx HDEL:x INCRBY:x LPUSH:x RPUSH:x RPOP: LREM:0x LTRIM:00 ZADD:0x ZREM:x "   \
+    "SADD:x SREM:x "                                                                                                   \
+    "SET:x SETNX:x EXPIRE:0 EXPIREAT:0', '(%u+):(%w*)') do "                                                           \
+    "local argv = {c, KEYS[1]} "                                                                                       \
+    "for w in string.gmatch(a, '.') do argv[#argv + 1] = w end "                                                       \
+    "local r = redis.pcall(unpack(argv)) "                                                                             \
+    "local e = type(r) == 'table' and r.err or '' "                                                                    \
+    "if string.find(e, 'user executing', 1, true) or string.find(e, 'ACL failure', 1, true) then "                     \
+    "redis.pcall('DEL', KEYS[1]) return redis.error_reply('NOPERM ' .. c) end "                                        \
     "end return redis.call('DEL', KEYS[1])"
 
 /* Nothing of this is there, so nothing changes.  What nobody can do without comes first. */
@@ -222,19 +235,24 @@ static const struct {
     enum st_severity without;
     const char *what;
 } rights[] = {
-    {{"EVAL", "return redis.call('DEL', KEYS[1])", "1", "asynq:{stint-doctor}:t:none"}, ST_BAD, "run scripts on asynq:*"},
+    {{"EVAL", "return redis.call('DEL', KEYS[1])", "1", "asynq:{stint-doctor}:t:none"},
+     ST_BAD,
+     "run scripts on asynq:*"},
     {{"EVAL", IN_SCRIPTS, "1", "asynq:{stint-doctor}:t:none"}, ST_BAD, "run all that scripts need"},
     {{"DEL", "stint:{stint-doctor}:none"}, ST_BAD, "write stint:*"},
     {{"SREM", "asynq:queues", ""}, ST_BAD, "write asynq:queues"},
     {{"PUBLISH", "asynq:cancel", ""}, ST_WARNING, "publish asynq:cancel: stock workers are not told of a cancellation"},
     {{"PUBLISH", "stint:wake:", ""}, ST_WARNING, "publish stint:wake:*"},
-    {{"CLIENT", "TRACKING", "OFF"}, ST_WARNING, "CLIENT TRACKING: workers look for jobs ten times a second instead of being told"},
+    {{"CLIENT", "TRACKING", "OFF"},
+     ST_WARNING,
+     "CLIENT TRACKING: workers look for jobs ten times a second instead of being told"},
 };
 #define RIGHTS (sizeof(rights) / sizeof(rights[0]))
 
 static void add_right(struct st_redis_batch *b, const char *const *argv)
 {
-    const bool eval = strcmp(argv[0], "EVAL") == 0, client = strcmp(argv[0], "CLIENT") == 0, channel = strcmp(argv[0], "PUBLISH") == 0;
+    const bool eval = strcmp(argv[0], "EVAL") == 0, client = strcmp(argv[0], "CLIENT") == 0,
+               channel = strcmp(argv[0], "PUBLISH") == 0;
     struct st_slice slices[6];
     size_t n = 0;
 
@@ -243,8 +261,9 @@ static void add_right(struct st_redis_batch *b, const char *const *argv)
     st_redis_add(b, ST_REDIS_READ, client || channel ? ST_NONE : slices[eval ? 3 : 1], slices, n);
 }
 
-static const char rights_remedy[] = "ACL SETUSER NAME ~asynq:* ~stint:* resetchannels &asynq:cancel &stint:* &__redis__:invalidate +@all -@admin"
-                                    " -@dangerous +info +config|get";
+static const char rights_remedy[] =
+    "ACL SETUSER NAME ~asynq:* ~stint:* resetchannels &asynq:cancel &stint:* &__redis__:invalidate +@all -@admin"
+    " -@dangerous +info +config|get";
 
 /* Is it about rights?  Then `more` is the command, where the answer names one. */
 static bool lacks_right(const redisReply *r, char more[32])
@@ -315,7 +334,8 @@ stint_code st_redis_rights(struct st_redis_store *s, stint_error *err)
     return code;
 }
 
-/* ---- the jobs ------------------------------------------------------------------------------------------------------------------ */
+/* ---- the jobs
+ * ------------------------------------------------------------------------------------------------------------------ */
 
 struct jobs {
     struct st_redis_store *s;
@@ -377,7 +397,8 @@ static stint_code check_jobs(const struct check *k, stint_error *err)
     for (size_t i = 0; !code && i < n; i++) {
         code = check_queue(k, names[i], err);
         if (code && st_redis_broken_said(err)) {
-            say(k, ST_BAD, "see which: redis-cli TYPE asynq:{QUEUE}:pending, then active, lease, scheduled, retry; and remove it",
+            say(k, ST_BAD,
+                "see which: redis-cli TYPE asynq:{QUEUE}:pending, then active, lease, scheduled, retry; and remove it",
                 "one of the keys of queue %s is of another kind: nothing of it is run", names[i]);
             code = STINT_OK;
         }

@@ -2,9 +2,10 @@
  *
  * redis_claim.c - taking jobs, alone or together with the outcomes of the last ones.
  *
- * One script call takes n from several queues in the order asked (in a Cluster: one queue per call).  The layout knows no types: a job
- * whose type no rule covers was taken by mistake and goes to `retry`, uncharged; one that is beyond a rule's own limit goes back to the head of
- * its queue.  If this process stops before it has given them back, their leases end.
+ * One script call takes n from several queues in the order asked (in a Cluster: one queue per call).  The layout knows
+ * no types: a job whose type no rule covers was taken by mistake and goes to `retry`, uncharged; one that is beyond a
+ * rule's own limit goes back to the head of its queue.  If this process stops before it has given them back, their
+ * leases end.
  *
  * The queues' names are read in the same round trip, so that a queue that came into being a moment ago is seen.
  */
@@ -14,32 +15,32 @@
 #include "base/clock.h"
 #include "store/redis_int.h"
 
-#define CALL_QUEUES     16
-#define CALL_JOBS       1000
-#define QUEUE_KEYS      (ST_RK_N + 1)
-#define JOB_PARTS       5
-#define ROUNDS_MAX      8
-#define NO_HANDLER_US   (30 * ST_SEC)
+#define CALL_QUEUES   16
+#define CALL_JOBS     1000
+#define QUEUE_KEYS    (ST_RK_N + 1)
+#define JOB_PARTS     5
+#define ROUNDS_MAX    8
+#define NO_HANDLER_US (30 * ST_SEC)
 
 struct claiming {
     struct st_redis_store *s;
     const struct st_claim_req *req;
     struct st_job **out;
-    size_t n;      /* so many are in out */
-    size_t run;    /* so many of them run */
-    struct st_slice *queues; /* in order; interned names */
+    size_t n;                        /* so many are in out */
+    size_t run;                      /* so many of them run */
+    struct st_slice *queues;         /* in order; interned names */
     size_t n_queues, cap_queues, at; /* at: the first that was not asked yet */
-    bool *seen; /* by ref: is it in queues?  NULL while they are few */
-    size_t call_n;       /* queues of the call that is on its way */
+    bool *seen;                      /* by ref: is it in queues?  NULL while they are few */
+    size_t call_n;                   /* queues of the call that is on its way */
     size_t reply, names_reply;
     const char *rules;
     struct st_slice rules_text;
-    size_t *taken; /* by rule */
+    size_t *taken;          /* by rule */
     struct st_finish *back; /* to be given back */
     size_t n_back, cap_back;
     struct st_redis_args ids; /* the bytes of their ids and messages */
-    bool again; /* some were given back: there may be more behind them */
-    bool full;  /* the last call gave all it was asked for */
+    bool again;               /* some were given back: there may be more behind them */
+    bool full;                /* the last call gave all it was asked for */
     int64_t now_us;
 };
 
@@ -169,7 +170,8 @@ static void call_add(struct claiming *c)
 
         st_redis_keys(&keys[i], q);
         memcpy(all + i * QUEUE_KEYS, keys[i].k, sizeof(keys[i].k));
-        all[i * QUEUE_KEYS + ST_RK_N] = cluster ? keys[i].k[ST_RK_PAUSED] : st_redis_key(&parents[i], st_queue_parent(q), "paused");
+        all[i * QUEUE_KEYS + ST_RK_N] =
+            cluster ? keys[i].k[ST_RK_PAUSED] : st_redis_key(&parents[i], st_queue_parent(q), "paused");
     }
     args[0] = st_redis_num(now, c->req->now_us);
     args[1] = st_redis_num(n, (int64_t)(want < CALL_JOBS ? want : CALL_JOBS));
@@ -177,7 +179,8 @@ static void call_add(struct claiming *c)
     args[3] = st_redis_num(lease, c->req->lease_us);
     args[4] = c->req->worker;
     args[5] = st_slice_cstr(c->rules);
-    c->reply = st_redis_add_script(&c->s->b, ST_REDIS_WRITE, st_redis_lua(ST_LUA_claim), all, c->call_n * QUEUE_KEYS, args, 6);
+    c->reply =
+        st_redis_add_script(&c->s->b, ST_REDIS_WRITE, st_redis_lua(ST_LUA_claim), all, c->call_n * QUEUE_KEYS, args, 6);
 }
 
 static void names_add(struct claiming *c)
@@ -185,7 +188,8 @@ static void names_add(struct claiming *c)
     c->names_reply = st_redis_addv(&c->s->b, ST_REDIS_READ, "SMEMBERS", ST_REDIS_QUEUES, (char *)NULL);
 }
 
-/* ---- from a task to a job ------------------------------------------------------------------------------------------ */
+/* ---- from a task to a job ------------------------------------------------------------------------------------------
+ */
 
 /* asynq's deadline is a moment; ours is a length of time from the start. */
 static void deadline_apply(struct st_policy *p, const struct st_redis_msg *m, int64_t now_us)
@@ -234,7 +238,8 @@ stint_code st_redis_job(const struct st_redis_claimed *c, const struct st_type_r
     return *out ? STINT_OK : st_fail(err, STINT_ENOMEM, "no memory for a job");
 }
 
-/* ---- what goes back -------------------------------------------------------------------------------------------------- */
+/* ---- what goes back
+ * -------------------------------------------------------------------------------------------------- */
 
 static struct st_finish *back_more(struct claiming *c)
 {
@@ -320,7 +325,8 @@ static void given_back(struct claiming *c)
     st_redis_args_clear(&c->ids);
 }
 
-/* ---- answers ----------------------------------------------------------------------------------------------------------- */
+/* ---- answers
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static stint_code job_take(struct claiming *c, const struct st_redis_claimed *t, stint_error *err)
 {
@@ -415,11 +421,15 @@ static stint_code leases_adjust(struct claiming *c, stint_error *err)
     r = calloc(c->n, sizeof(*r));
     for (size_t i = 0; r && i < c->n; i++) {
         struct st_job *job = c->out[i];
-        const struct st_type_rule *rule = st_rule_find(req->types, req->n_types, st_slice_cstr(job->queue), st_slice_cstr(job->type));
+        const struct st_type_rule *rule =
+            st_rule_find(req->types, req->n_types, st_slice_cstr(job->queue), st_slice_cstr(job->type));
 
         if (rule && rule->lease_us && rule->lease_us != req->lease_us)
-            r[n++] = (struct st_renew){.id = st_slice_cstr(job->id), .fence = job->fence, .ref = job->ref,
-                                       .lease_us = rule->lease_us, .started_ago_us = -1};
+            r[n++] = (struct st_renew){.id = st_slice_cstr(job->id),
+                                       .fence = job->fence,
+                                       .ref = job->ref,
+                                       .lease_us = rule->lease_us,
+                                       .started_ago_us = -1};
     }
     if (n)
         code = st_redis_op_renew(&c->s->base, req->now_us, r, n, err);
@@ -434,10 +444,11 @@ static stint_code leases_adjust(struct claiming *c, stint_error *err)
     return STINT_OK;
 }
 
-/* ---- rounds -------------------------------------------------------------------------------------------------------------- */
+/* ---- rounds
+ * -------------------------------------------------------------------------------------------------------------- */
 
-static stint_code claiming_init(struct claiming *c, struct st_redis_store *s, const struct st_claim_req *req, struct st_job **out,
-                                stint_error *err)
+static stint_code claiming_init(struct claiming *c, struct st_redis_store *s, const struct st_claim_req *req,
+                                struct st_job **out, stint_error *err)
 {
     *c = (struct claiming){.s = s, .req = req, .out = out};
     st_redis_args_init(&c->ids);
@@ -532,7 +543,8 @@ static stint_code claiming_end(struct claiming *c, stint_code code, size_t *n_ou
     return code;
 }
 
-/* ---- the operations ---------------------------------------------------------------------------------------------------------- */
+/* ---- the operations
+ * ---------------------------------------------------------------------------------------------------------- */
 
 stint_code st_redis_op_claim(struct st_store *base, const struct st_claim_req *req, struct st_job **out, size_t *n_out,
                              stint_error *err)
@@ -565,8 +577,8 @@ static stint_code unknown(stint_code code, stint_error *err)
     return STINT_EUNKNOWN;
 }
 
-static stint_code exchange_in(struct claiming *c, int64_t now_us, struct st_finish *items, size_t n, struct st_slice *queues,
-                              bool *missing, bool *finished, stint_error *err)
+static stint_code exchange_in(struct claiming *c, int64_t now_us, struct st_finish *items, size_t n,
+                              struct st_slice *queues, bool *missing, bool *finished, stint_error *err)
 {
     struct st_redis_finishing f = {.items = items, .queues = queues, .n = n};
     struct st_redis_store *s = c->s;

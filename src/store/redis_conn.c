@@ -2,8 +2,8 @@
  *
  * redis_conn.c - the client: its connections, and how they introduce themselves.
  *
- * A connection is made when first needed, and again when it was lost.  It says who it is (AUTH, SELECT, CLIENT SETNAME) and
- * asks whom it talks to (HELLO, with the old protocol) in one round trip before anything of the caller's is sent: a
+ * A connection is made when first needed, and again when it was lost.  It says who it is (AUTH, SELECT, CLIENT SETNAME)
+ * and asks whom it talks to (HELLO, with the old protocol) in one round trip before anything of the caller's is sent: a
  * failure until then has changed nothing.
  *
  * After fork() the child's copy is of no use and not a byte goes to the server: see st_redis_fork_check.
@@ -39,7 +39,8 @@ static void introduce(struct st_buf *b, const struct st_redis_login *as, bool wh
 {
     char db[16];
     struct st_slice auth[3] = {ST_SLICE("AUTH", 4), st_slice_cstr(as->user), st_slice_cstr(as->password)};
-    const struct st_slice select[2] = {ST_SLICE("SELECT", 6), ST_SLICE(db, (size_t)snprintf(db, sizeof(db), "%d", as->db))};
+    const struct st_slice select[2] = {ST_SLICE("SELECT", 6),
+                                       ST_SLICE(db, (size_t)snprintf(db, sizeof(db), "%d", as->db))};
     const struct st_slice hello[2] = {ST_SLICE("HELLO", 5), ST_SLICE("2", 1)};
     const struct st_slice name[3] = {ST_SLICE("CLIENT", 6), ST_SLICE("SETNAME", 7), ST_SLICE("stint", 5)};
     const struct st_slice role[1] = {ST_SLICE("ROLE", 4)}, id[2] = {ST_SLICE("CLIENT", 6), ST_SLICE("ID", 2)};
@@ -89,7 +90,8 @@ static stint_code read_role(const char *where, const redisReply *a, struct st_re
 }
 
 /* HELLO, ROLE and the name are welcome, not needed: an old server, a proxy or an ACL may refuse them. */
-static stint_code step_done(const char *where, enum step step, const redisReply *a, struct st_redis_hello *h, stint_error *err)
+static stint_code step_done(const char *where, enum step step, const redisReply *a, struct st_redis_hello *h,
+                            stint_error *err)
 {
     const bool error = a->type == REDIS_REPLY_ERROR;
     const bool fatal = step <= S_SELECT || st_redis_error_is(a, "NOAUTH") || st_redis_error_is(a, "DENIED");
@@ -127,8 +129,8 @@ static stint_code hung_up(const char *where, stint_error *err)
     return code;
 }
 
-static stint_code greet(const char *where, const struct st_redis_login *as, struct st_redis_link *l, struct st_redis_hello *h,
-                        int64_t until_us, stint_error *err)
+static stint_code greet(const char *where, const struct st_redis_login *as, struct st_redis_link *l,
+                        struct st_redis_hello *h, int64_t until_us, stint_error *err)
 {
     bool which[N_STEPS] = {0};
     struct st_buf b;
@@ -161,7 +163,8 @@ static stint_code greet(const char *where, const struct st_redis_login *as, stru
 }
 
 stint_code st_redis_connect_as(struct st_redis *r, const struct st_redis_addr *to, const struct st_redis_login *as,
-                               struct st_redis_link *l, struct st_redis_hello *hello, int64_t until_us, stint_error *err)
+                               struct st_redis_link *l, struct st_redis_hello *hello, int64_t until_us,
+                               stint_error *err)
 {
     char where[280];
     stint_code code = STINT_OK;
@@ -262,7 +265,8 @@ static stint_code not_master(struct st_redis_node *n, stint_error *err)
     char where[280];
 
     st_redis_link_close(&n->link);
-    return st_redis_lost(st_redis_addr_text(&n->addr, where, sizeof(where)), "the sentinels say it is the master, but it is not (yet)", err);
+    return st_redis_lost(st_redis_addr_text(&n->addr, where, sizeof(where)),
+                         "the sentinels say it is the master, but it is not (yet)", err);
 }
 
 stint_code st_redis_node_up(struct st_redis *r, struct st_redis_node *n, int64_t until_us, stint_error *err)

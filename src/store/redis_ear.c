@@ -4,8 +4,8 @@
  *
  *     AWAY --connect, subscribe--> HEARS --lost--> AWAY   (the caller is told once, with EAGAIN)
  *
- * What is said while it is AWAY is lost: whoever listens looks for himself after each EAGAIN.  When nothing is heard for a
- * while the server is asked for a sign of life, so that a connection that died without a word is noticed.
+ * What is said while it is AWAY is lost: whoever listens looks for himself after each EAGAIN.  When nothing is heard
+ * for a while the server is asked for a sign of life, so that a connection that died without a word is noticed.
  *
  * An ear has a client of its own, which only finds the server for it, so it may live in another thread than the
  * client it was opened from.
@@ -20,8 +20,8 @@
 #include <unistd.h>
 
 #define CHANNELS_MAX 64
-#define SILENCE_US (10 * ST_SEC) /* then a PING; the same again, and the connection is given up */
-#define INVALIDATE "__redis__:invalidate"
+#define SILENCE_US   (10 * ST_SEC) /* then a PING; the same again, and the connection is given up */
+#define INVALIDATE   "__redis__:invalidate"
 
 struct st_redis_ear {
     struct st_redis *r; /* its own */
@@ -63,7 +63,8 @@ stint_code st_redis_ear_open(struct st_redis *r, struct st_slice slot_key, struc
     e->link.fd = -1;
     e->slot = slot_key.p ? st_redis_slot(slot_key) : -1;
     e->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    code = e->bell < 0 ? st_fail(err, STINT_EAGAIN, "no descriptor to listen to Redis") : st_redis_open(r->text, r->timeout_ms, &e->r, err);
+    code = e->bell < 0 ? st_fail(err, STINT_EAGAIN, "no descriptor to listen to Redis")
+                       : st_redis_open(r->text, r->timeout_ms, &e->r, err);
     if (!code && r->cluster)
         e->r->cluster = e->r->map_old = true;
     if (code)
@@ -110,7 +111,8 @@ static stint_code find(struct st_redis_ear *e, struct st_redis_addr *out, int64_
     return code;
 }
 
-static stint_code send_command(struct st_redis_ear *e, const struct st_slice *argv, size_t argc, int64_t until_us, stint_error *err)
+static stint_code send_command(struct st_redis_ear *e, const struct st_slice *argv, size_t argc, int64_t until_us,
+                               stint_error *err)
 {
     struct st_buf b;
     size_t sent;
@@ -295,7 +297,8 @@ static stint_code knock(struct st_redis_ear *e, stint_error *err)
         e->pinged_us = now;
         return send_command(e, ping, 1, now + ST_SEC, err);
     }
-    return now - e->pinged_us < SILENCE_US ? STINT_OK : st_fail(err, STINT_ETIMEOUT, "the server gives no sign of life");
+    return now - e->pinged_us < SILENCE_US ? STINT_OK
+                                           : st_fail(err, STINT_ETIMEOUT, "the server gives no sign of life");
 }
 
 /* When to look at the clock again. */
@@ -307,8 +310,8 @@ static int64_t wake_at(const struct st_redis_ear *e, int64_t until_us)
 }
 
 /* OK with *done: there is something, or it was interrupted. */
-static stint_code hear(struct st_redis_ear *e, int64_t until_us, struct st_slice *channel, struct st_slice *message, bool *done,
-                       stint_error *err)
+static stint_code hear(struct st_redis_ear *e, int64_t until_us, struct st_slice *channel, struct st_slice *message,
+                       bool *done, stint_error *err)
 {
     redisReply *a = NULL;
     stint_code code = st_redis_link_recv(&e->link, &a, e->bell, wake_at(e, until_us), err);

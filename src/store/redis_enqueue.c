@@ -2,12 +2,13 @@
  *
  * redis_enqueue.c - adding jobs, and what a job must not ask of this store.
  *
- * Each queue's jobs are one script call (large batches are several), so a batch is whole within a call but not across calls.  Ids
- * that are there already are looked at first: if one of them belongs to another job, nothing is written.  A call that the server
- * refuses after another has written makes the outcome unknown: whoever repeats it with the same ids adds what is missing.
+ * Each queue's jobs are one script call (large batches are several), so a batch is whole within a call but not across
+ * calls.  Ids that are there already are looked at first: if one of them belongs to another job, nothing is written.  A
+ * call that the server refuses after another has written makes the outcome unknown: whoever repeats it with the same
+ * ids adds what is missing.
  *
- * Ids and keys are unique within a queue by the scripts.  In the other queues that are known they are looked for just before, which two
- * producers at the same moment can slip through: a Cluster has no better.
+ * Ids and keys are unique within a queue by the scripts.  In the other queues that are known they are looked for just
+ * before, which two producers at the same moment can slip through: a Cluster has no better.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -153,7 +154,8 @@ static void calls_cut(struct adding *a)
         size_t bytes = 0;
 
         *c = (struct call){.first = at};
-        while (at < a->n_order && c->n < CALL_JOBS && bytes < CALL_BYTES && st_slice_eq(a->jobs[a->order[at]].queue, queue)) {
+        while (at < a->n_order && c->n < CALL_JOBS && bytes < CALL_BYTES &&
+               st_slice_eq(a->jobs[a->order[at]].queue, queue)) {
             bytes += a->jobs[a->order[at]].payload.len;
             c->n++;
             at++;
@@ -176,7 +178,8 @@ static void call_add(struct adding *a, struct call *c, enum mode mode)
     st_buf_clear(&b);
     if (mode != MODE_LOOK)
         st_redis_add(&a->s->b, ST_REDIS_WRITE, sadd[1], sadd, 3); /* each time: somebody may have emptied the store */
-    c->reply = st_redis_add_lua(a->s, mode == MODE_LOOK ? ST_REDIS_READ : ST_REDIS_WRITE, ST_LUA_enqueue, queue, &a->args, from);
+    c->reply = st_redis_add_lua(a->s, mode == MODE_LOOK ? ST_REDIS_READ : ST_REDIS_WRITE, ST_LUA_enqueue, queue,
+                                &a->args, from);
 }
 
 /* ---- answers ------------------------------------------------------------------------------------------------- */
@@ -302,7 +305,8 @@ static stint_code ids_elsewhere(struct adding *a, stint_error *err)
     return STINT_OK;
 }
 
-/* Where there are several calls, an id of a later one may be another job's: that must be known before the first writes. */
+/* Where there are several calls, an id of a later one may be another job's: that must be known before the first writes.
+ */
 static stint_code ids_here(struct adding *a, stint_error *err)
 {
     int64_t there = 0;
@@ -320,7 +324,8 @@ static stint_code ids_here(struct adding *a, stint_error *err)
 }
 
 /* Does a lock in another queue stand at this time? */
-static stint_code holder_stands(struct adding *a, struct st_slice queue, struct st_slice holder, bool *stands, stint_error *err)
+static stint_code holder_stands(struct adding *a, struct st_slice queue, struct st_slice holder, bool *stands,
+                                stint_error *err)
 {
     struct st_redis_key key;
     const struct st_slice name = st_redis_task_key(&key, queue, holder);
@@ -379,7 +384,8 @@ static stint_code key_elsewhere(struct adding *a, size_t i, stint_error *err)
     return STINT_OK;
 }
 
-/* ---- the operation -------------------------------------------------------------------------------------------------- */
+/* ---- the operation --------------------------------------------------------------------------------------------------
+ */
 
 static stint_code add_all(struct adding *a, stint_error *err)
 {
@@ -429,7 +435,8 @@ static stint_code ids_differ(const struct st_new_job *jobs, size_t n, stint_erro
         qsort(sorted, n, sizeof(*sorted), by_id);
     for (size_t i = 1; !code && i < n; i++)
         if (st_slice_eq(sorted[i - 1]->id, sorted[i]->id) && !same_work(sorted[i - 1], sorted[i]))
-            code = st_fail(err, STINT_EEXISTS, "the id %.*s is taken by another job", (int)sorted[i]->id.len, sorted[i]->id.p);
+            code = st_fail(err, STINT_EEXISTS, "the id %.*s is taken by another job", (int)sorted[i]->id.len,
+                           sorted[i]->id.p);
     free(sorted);
     return code;
 }

@@ -34,7 +34,8 @@ static const struct {
     {"NOSCRIPT", STINT_EAGAIN, "try again"},
 };
 
-/* Redis 6.2 hides what a script was refused behind where: "ERR Error running script (call to f_...): @user_script:16: -OOM ..." */
+/* Redis 6.2 hides what a script was refused behind where: "ERR Error running script (call to f_...): @user_script:16:
+ * -OOM ..." */
 static const char *word_in_script(const char *p)
 {
     while ((p = strstr(p, ": "))) {
@@ -64,9 +65,11 @@ static void by_text(const redisReply *e, stint_error *err)
     if (strstr(e->str, "max number of clients")) {
         err->code = STINT_EAGAIN;
         st_err_remedy(err, "raise the server's maxclients, or connect from fewer processes");
-    } else if (strstr(e->str, "user executing the script can't") || strstr(e->str, "ACL failure in script")) { /* NOPERM, said of a command in a script */
+    } else if (strstr(e->str, "user executing the script can't") ||
+               strstr(e->str, "ACL failure in script")) { /* NOPERM, said of a command in a script */
         st_err_remedy(err, "let the user's ACL allow all commands and keys that docs/redis.md names");
-    } else if (strstr(e->str, "no password is set") || strstr(e->str, "any password configured") || strstr(e->str, "invalid password")) {
+    } else if (strstr(e->str, "no password is set") || strstr(e->str, "any password configured") ||
+               strstr(e->str, "invalid password")) {
         st_err_remedy(err, "correct the user and the password in the URL");
     } else if (strstr(e->str, "DB index")) {
         st_err_remedy(err, "name a database that the server has (its setting `databases`)");
@@ -118,7 +121,8 @@ stint_code st_redis_reply_fail(struct st_redis *r, const redisReply *reply, stin
 
 void st_redis_away(const char *where, stint_error *err)
 {
-    st_err_remedy(err, "start the server, or check %s in the URL", where[0] == '/' ? "the socket's path" : "host and port");
+    st_err_remedy(err, "start the server, or check %s in the URL",
+                  where[0] == '/' ? "the socket's path" : "host and port");
 }
 
 stint_code st_redis_lost(const char *where, const char *why, stint_error *err)

@@ -2,16 +2,16 @@
  *
  * redis_finish.c - writing outcomes.
  *
- * One script call per queue (and per some hundred jobs), all of them in one round trip.  An outcome carries no queue, so the job's ref
- * says where to look first; a job that is not there is looked for in all queues that are known.
+ * One script call per queue (and per some hundred jobs), all of them in one round trip.  An outcome carries no queue,
+ * so the job's ref says where to look first; a job that is not there is looked for in all queues that are known.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "store/redis_int.h"
 
-#define CALL_ITEMS 500
-#define CALL_BYTES ((size_t)8 << 20)
+#define CALL_ITEMS  500
+#define CALL_BYTES  ((size_t)8 << 20)
 #define MESSAGE_MAX 16384
 
 struct st_redis_call {
@@ -141,7 +141,8 @@ static void call_gather(struct st_redis_finishing *f, struct st_redis_call *c, b
     }
 }
 
-stint_code st_redis_finishing_add(struct st_redis_store *s, struct st_redis_finishing *f, int64_t now_us, stint_error *err)
+stint_code st_redis_finishing_add(struct st_redis_store *s, struct st_redis_finishing *f, int64_t now_us,
+                                  stint_error *err)
 {
     bool *in = calloc(f->n + 1, sizeof(*in));
     size_t at = 0;
@@ -185,7 +186,8 @@ static void call_later(struct st_redis_finishing *f, const struct st_redis_call 
     }
 }
 
-stint_code st_redis_finishing_take(struct st_redis_store *s, struct st_redis_finishing *f, bool *missing, stint_error *err)
+stint_code st_redis_finishing_take(struct st_redis_store *s, struct st_redis_finishing *f, bool *missing,
+                                   stint_error *err)
 {
     for (size_t i = 0; i < f->n_calls; i++) {
         const struct st_redis_call *c = &f->calls[i];
@@ -200,9 +202,11 @@ stint_code st_redis_finishing_take(struct st_redis_store *s, struct st_redis_fin
         if (r->type != REDIS_REPLY_ARRAY || r->elements != c->n + 2)
             return st_fail(err, STINT_ESTORE, "redis: the finish script answered something else");
         if (st_redis_int(r->element[1], 0) > 0)
-            st_log(ST_LOG_WARN, "archive.trimmed", ST_FS("queue", c->queue), ST_FI("jobs", st_redis_int(r->element[1], 0)));
+            st_log(ST_LOG_WARN, "archive.trimmed", ST_FS("queue", c->queue),
+                   ST_FI("jobs", st_redis_int(r->element[1], 0)));
         for (size_t k = 0; k < c->n; k++)
-            item_take(&f->items[f->order[c->first + k]], st_redis_int(r->element[k + 2], 0), &missing[f->order[c->first + k]]);
+            item_take(&f->items[f->order[c->first + k]], st_redis_int(r->element[k + 2], 0),
+                      &missing[f->order[c->first + k]]);
     }
     return STINT_OK;
 }
@@ -297,10 +301,11 @@ stint_code st_redis_finish_missing(struct st_redis_store *s, int64_t now_us, str
     return code;
 }
 
-/* ---- the operation ------------------------------------------------------------------------------------------------- */
+/* ---- the operation -------------------------------------------------------------------------------------------------
+ */
 
-static stint_code finish_in(struct st_redis_store *s, int64_t now_us, struct st_finish *items, size_t n, struct st_slice *queues,
-                            bool *missing, stint_error *err)
+static stint_code finish_in(struct st_redis_store *s, int64_t now_us, struct st_finish *items, size_t n,
+                            struct st_slice *queues, bool *missing, stint_error *err)
 {
     struct st_redis_finishing f = {.items = items, .queues = queues, .n = n};
     stint_code code = st_redis_finish_queues(s, items, n, queues, err);
@@ -317,7 +322,8 @@ static stint_code finish_in(struct st_redis_store *s, int64_t now_us, struct st_
     return code ? code : st_redis_finish_missing(s, now_us, items, n, queues, missing, err);
 }
 
-stint_code st_redis_op_finish(struct st_store *base, int64_t now_us, struct st_finish *items, size_t n, stint_error *err)
+stint_code st_redis_op_finish(struct st_store *base, int64_t now_us, struct st_finish *items, size_t n,
+                              stint_error *err)
 {
     struct st_slice *queues = calloc(n + 1, sizeof(*queues));
     bool *missing = calloc(n + 1, sizeof(*missing));

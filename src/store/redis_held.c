@@ -2,8 +2,8 @@
  *
  * redis_held.c - what a worker holds, over all queues.
  *
- * Nothing lists a worker's jobs: what is active is looked through.  That is only done for people to look at, and when a worker
- * is known to have died.
+ * Nothing lists a worker's jobs: what is active is looked through.  That is only done for people to look at, and when a
+ * worker is known to have died.
  *
  * Thread: the handle's.
  */
@@ -25,8 +25,8 @@ static stint_code names_copy(struct st_redis_store *s, char (**out)[ST_NAME_MAX 
     return STINT_OK;
 }
 
-static stint_code each_queue(struct st_redis_store *s, struct st_redis_walk *w, struct st_slice *queue, st_redis_chunk_fn fn, void *arg,
-                             stint_error *err)
+static stint_code each_queue(struct st_redis_store *s, struct st_redis_walk *w, struct st_slice *queue,
+                             st_redis_chunk_fn fn, void *arg, stint_error *err)
 {
     char(*names)[ST_NAME_MAX + 1] = NULL;
     size_t n = 0;
@@ -95,12 +95,14 @@ void st_redis_each_held(struct st_redis_store *s, struct st_slice worker, size_t
     if (!h)
         return;
     *h = (struct held){.s = s, .worker = worker, .left = most, .fn = fn, .arg = arg};
-    if (each_queue(s, &(struct st_redis_walk){.set = "active", .list = true, .enough = &h->enough}, &h->queue, on_chunk, h, &err))
+    if (each_queue(s, &(struct st_redis_walk){.set = "active", .list = true, .enough = &h->enough}, &h->queue, on_chunk,
+                   h, &err))
         st_log(ST_LOG_DEBUG, "worker.held_unknown", ST_FE(&err));
     free(h);
 }
 
-/* ---- ending their leases ------------------------------------------------------------------------------------------ */
+/* ---- ending their leases ------------------------------------------------------------------------------------------
+ */
 
 struct ending {
     struct st_redis_store *s;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * redis_info.c - what the server says of itself, in short: `about`, and the warning of a worker that starts where jobs may be lost.
+ * redis_info.c - what the server says of itself, in short: `about`, and the warning of a worker that starts where jobs
+ * may be lost.
  *
  * Thread: the handle's.
  */
@@ -67,7 +68,8 @@ static void ask(struct st_redis_store *s, struct short_info *i)
     st_redis_batch_init(&b);
     st_redis_addv(&b, ST_REDIS_READ, "INFO", NULL);
     st_redis_add(&b, ST_REDIS_READ, ST_NONE,
-                 (const struct st_slice[]){st_slice_cstr("CONFIG"), st_slice_cstr("GET"), st_slice_cstr("appendfsync")}, 3);
+                 (const struct st_slice[]){st_slice_cstr("CONFIG"), st_slice_cstr("GET"), st_slice_cstr("appendfsync")},
+                 3);
     st_redis_add(&b, ST_REDIS_READ, ST_NONE,
                  (const struct st_slice[]){st_slice_cstr("CONFIG"), st_slice_cstr("GET"), st_slice_cstr("save")}, 3);
     if (!st_redis_run(s->r, &b, &err)) {
@@ -91,7 +93,8 @@ void st_redis_op_about(struct st_store *base, struct st_store_about *out)
     snprintf(out->where, sizeof(out->where), "%s", st_redis_where(s->r));
     snprintf(out->version, sizeof(out->version), "%s", i.known ? i.version : "Redis");
     if (i.aof)
-        snprintf(out->durability, sizeof(out->durability), "append-only file, fsync %s", i.fsync[0] ? i.fsync : "unknown");
+        snprintf(out->durability, sizeof(out->durability), "append-only file, fsync %s",
+                 i.fsync[0] ? i.fsync : "unknown");
     else if (!i.known || !i.save_known)
         snprintf(out->durability, sizeof(out->durability), "unknown");
     else
@@ -123,8 +126,10 @@ stint_code st_redis_op_fit(struct st_store *base, stint_error *err)
 
     ask(s, &i);
     if (deletes_jobs(&i) && !s->may_lose) {
-        st_fail(err, STINT_ESTORE, "%s deletes jobs silently when memory is short: its maxmemory-policy is %s", st_redis_where(s->r), i.policy);
-        st_err_remedy(err, "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf; or, if jobs may be lost, may_lose=yes in the URL");
+        st_fail(err, STINT_ESTORE, "%s deletes jobs silently when memory is short: its maxmemory-policy is %s",
+                st_redis_where(s->r), i.policy);
+        st_err_remedy(err, "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf; or, if jobs may be "
+                           "lost, may_lose=yes in the URL");
         return err->code;
     }
     warn_of(s, &i);

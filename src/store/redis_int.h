@@ -5,17 +5,13 @@
  *     handle A ---- its own connections ----.
  *     handle B ---- its own connections ----+--> server: the scripts in lua/ do the work
  *
- * The layout is asynq's, key by key and byte by byte: a stock client, server or inspector works beside us.  What is ours
- * beside it begins with `stint`, and stock programs never look at it.
+ * The layout is asynq's, key by key and byte by byte: a stock client, server or inspector works beside us.  What is
+ * ours beside it begins with `stint`, and stock programs never look at it.
  *
  *     asynq:queues                      SET   every queue
- *     asynq:{Q}:t:ID                    HASH  msg (protobuf), state, pending_since (ns), result, unique_key, group; and of ours:
- *                                             stint          the packed field, below
- *                                             stint_meta     JSON
- *                                             stint_key      the unique key as given
- *                                             stint_lock     the name of a window's lock (an `active` one is in unique_key, so
- *                                                            that a stock server frees it)
- *                                             stint_ref      result_ref
+ *     asynq:{Q}:t:ID                    HASH  msg (protobuf), state, pending_since (ns), result, unique_key, group; and
+ * of ours: stint          the packed field, below stint_meta     JSON stint_key      the unique key as given stint_lock
+ * the name of a window's lock (an `active` one is in unique_key, so that a stock server frees it) stint_ref result_ref
  *                                             stint_progress JSON
  *                                             stint_runs     ended attempts, below
  *     asynq:{Q}:pending active          LIST  ids
@@ -27,12 +23,12 @@
  *     stint:{Q}:cancel                  SET   ids of held jobs that are asked to stop
  *     stint:{Q}:cancelled               ZSET  ids in archived that were cancelled -> finished, seconds
  *
- * Where a job is, is what asynq's keys say.  Shown states: pending = in pending, or in scheduled or retry and due; scheduled, retrying =
- * in that set and not due; claimed, running = active, by the hold; succeeded = completed; cancelled = archived and in
- * stint:{Q}:cancelled with the same second; failed = archived otherwise.
+ * Where a job is, is what asynq's keys say.  Shown states: pending = in pending, or in scheduled or retry and due;
+ * scheduled, retrying = in that set and not due; claimed, running = active, by the hold; succeeded = completed;
+ * cancelled = archived and in stint:{Q}:cancelled with the same second; failed = archived otherwise.
  *
- * The hold in the packed field is the truth only while state is `active` and the score in `lease` is hold.lease_us: otherwise somebody
- * else (a stock server) has taken the job since.
+ * The hold in the packed field is the truth only while state is `active` and the score in `lease` is hold.lease_us:
+ * otherwise somebody else (a stock server) has taken the job since.
  *
  * An operation may be given no `err`; it then takes a local one, so that further inside it is never NULL.
  */
@@ -50,8 +46,8 @@
  *
  *     0  version 1   flags 1   skips 1   last_outcome 1   last_state 1   kind 1   -- 2
  *     8  last_fence 8   finished 8   created 8   due 8
- *    40  first_started 8   timeout 8 (-1 = none of its own)   unique_until 8   = 64 bytes, then, once it was claimed, the hold:
- *    64  state 1   fence 8   lease 8   run_started 8   digest 16   rules 16   worker ...
+ *    40  first_started 8   timeout 8 (-1 = none of its own)   unique_until 8   = 64 bytes, then, once it was claimed,
+ * the hold: 64  state 1   fence 8   lease 8   run_started 8   digest 16   rules 16   worker ...
  */
 #define ST_RT_VERSION 1
 #define ST_RT_FIXED   64
@@ -68,8 +64,8 @@ enum {
 
 struct st_redis_task {
     unsigned flags;
-    int skips;        /* claimed and reaped so often in a row */
-    int last_outcome; /* of last_fence: enum st_outcome + 1; ST_RT_LEASE_EXPIRED; 0 = none yet */
+    int skips;                /* claimed and reaped so often in a row */
+    int last_outcome;         /* of last_fence: enum st_outcome + 1; ST_RT_LEASE_EXPIRED; 0 = none yet */
     enum st_state last_state; /* what it made of the job */
     enum st_kind kind;        /* of the last error; its text is the message's error_msg */
     int64_t created_us, due_us, first_started_us;
@@ -90,8 +86,9 @@ void st_redis_task_pack(const struct st_redis_task *t, struct st_buf *out);
 /* Is the hold the truth?  state: the hash's; score: the lease's, seconds, or NaN. */
 bool st_redis_task_holds(const struct st_redis_task *t, struct st_slice state, double score);
 
-/* One of stint_runs: 4 bytes length of what follows, then outcome 1 (enum st_outcome, ST_RT_LEASE_EXPIRED), kind 1, n 4,
- * fence 8, started 8, ended 8, worker 1+, and what the worker told: exit_code 4, signal 4, max_rss_kb 8, message 4+, log 4+, log_tail 4+. */
+/* One of stint_runs: 4 bytes length of what follows, then outcome 1 (enum st_outcome, ST_RT_LEASE_EXPIRED), kind 1, n
+ * 4, fence 8, started 8, ended 8, worker 1+, and what the worker told: exit_code 4, signal 4, max_rss_kb 8, message 4+,
+ * log 4+, log_tail 4+. */
 struct st_redis_run {
     int outcome;
     enum st_kind kind;
@@ -114,7 +111,7 @@ int64_t st_redis_score_us(double score);
 
 /* ---- asynq's message (redis_msg.c) --------------------------------------------------------------------- */
 
-#define ST_REDIS_RETENTION 86400 /* seconds: how long our own are kept once completed */
+#define ST_REDIS_RETENTION       86400           /* seconds: how long our own are kept once completed */
 #define ST_REDIS_FOREIGN_TIMEOUT (1800 * ST_SEC) /* asynq's, where a message has neither timeout nor deadline */
 
 struct st_redis_msg {
@@ -131,7 +128,8 @@ void st_redis_msg_write(const struct st_redis_msg *m, struct st_buf *out);
 void st_redis_msg_new(const struct st_new_job *j, struct st_slice unique_key, struct st_buf *out);
 
 /* The job's own values over the policy of its rule. */
-struct st_policy st_redis_policy(const struct st_policy *rule, const struct st_redis_msg *m, const struct st_redis_task *t);
+struct st_policy st_redis_policy(const struct st_policy *rule, const struct st_redis_msg *m,
+                                 const struct st_redis_task *t);
 
 /* ---- keys (redis_key.c) ----------------------------------------------------------------------------------- */
 
@@ -147,12 +145,22 @@ struct st_slice st_redis_task_key(struct st_redis_key *out, struct st_slice queu
  * Unique excludes ours, and ours it. */
 struct st_slice st_redis_lock_key(struct st_redis_key *out, const struct st_new_job *j);
 /* What every script of a queue is given, in this order; lua/lib.lua counts on it. */
-#define ST_REDIS_KEYS(X)                                                                                                \
-    X(PENDING, "asynq", "pending") X(ACTIVE, "asynq", "active") X(LEASE, "asynq", "lease")                              \
-    X(SCHEDULED, "asynq", "scheduled") X(RETRY, "asynq", "retry") X(COMPLETED, "asynq", "completed")                    \
-    X(ARCHIVED, "asynq", "archived") X(PAUSED, "asynq", "paused") X(PROCESSED, "asynq", "processed")                    \
-    X(FAILED, "asynq", "failed") X(FENCE, "stint", "fence") X(RULES, "stint", "rules") X(CANCEL, "stint", "cancel")     \
-    X(CANCELLED, "stint", "cancelled") X(TASK, "asynq", "t:")
+#define ST_REDIS_KEYS(X)                                                                                               \
+    X(PENDING, "asynq", "pending")                                                                                     \
+    X(ACTIVE, "asynq", "active")                                                                                       \
+    X(LEASE, "asynq", "lease")                                                                                         \
+    X(SCHEDULED, "asynq", "scheduled")                                                                                 \
+    X(RETRY, "asynq", "retry")                                                                                         \
+    X(COMPLETED, "asynq", "completed")                                                                                 \
+    X(ARCHIVED, "asynq", "archived")                                                                                   \
+    X(PAUSED, "asynq", "paused")                                                                                       \
+    X(PROCESSED, "asynq", "processed")                                                                                 \
+    X(FAILED, "asynq", "failed")                                                                                       \
+    X(FENCE, "stint", "fence")                                                                                         \
+    X(RULES, "stint", "rules")                                                                                         \
+    X(CANCEL, "stint", "cancel")                                                                                       \
+    X(CANCELLED, "stint", "cancelled")                                                                                 \
+    X(TASK, "asynq", "t:")
 enum {
 #define X(name, owner, suffix) ST_RK_##name,
     ST_REDIS_KEYS(X)
@@ -194,17 +202,17 @@ struct st_redis_names {
 struct st_redis_store {
     struct st_store base; /* first */
     struct st_redis *r;
-    struct st_redis_batch b; /* for whoever is running; reset before each use */
+    struct st_redis_batch b;      /* for whoever is running; reset before each use */
     struct st_redis_names queues; /* asynq:queues, as last read */
-    int64_t clock_off_us; /* server's clock - ours, as last seen */
+    int64_t clock_off_us;         /* server's clock - ours, as last seen */
     bool runqy, notify;
-    bool may_lose;   /* a server that evicts jobs is all right */
-    bool no_storage; /* runqy: nothing is kept of what has ended */
-    bool rights_seen; /* redis_check.c: the user may do all that is needed */
-    unsigned turn; /* where a claim of all queues begins */
+    bool may_lose;                /* a server that evicts jobs is all right */
+    bool no_storage;              /* runqy: nothing is kept of what has ended */
+    bool rights_seen;             /* redis_check.c: the user may do all that is needed */
+    unsigned turn;                /* where a claim of all queues begins */
     struct st_redis_rules *rules; /* redis_rules.c: the rule set of the last claim */
-    struct st_redis_wait *w; /* redis_wait.c; made by the first wait or watch */
-    struct st_redis_care *care; /* redis_worker.c, redis_prune.c: what they remember; made when first needed */
+    struct st_redis_wait *w;      /* redis_wait.c; made by the first wait or watch */
+    struct st_redis_care *care;   /* redis_worker.c, redis_prune.c: what they remember; made when first needed */
 };
 
 static inline struct st_redis_store *st_redis_of(struct st_store *s)
@@ -218,15 +226,17 @@ stint_code st_redis_queues_read(struct st_redis_store *s, bool fresh, stint_erro
 void st_redis_queues_add(struct st_redis_store *s, struct st_slice queue);
 /* The same for all members of a set. */
 void st_redis_queues_saw(struct st_redis_store *s, const redisReply *reply);
-/* Which queue each job is in: queues[i] points into s->queues or the table behind st_redis_ref, both good until the next call; p NULL = nowhere.  hints:
- * refs, tried first, or NULL. */
+/* Which queue each job is in: queues[i] points into s->queues or the table behind st_redis_ref, both good until the
+ * next call; p NULL = nowhere.  hints: refs, tried first, or NULL. */
 stint_code st_redis_locate(struct st_redis_store *s, const struct st_slice *ids, const uint64_t *hints, size_t n,
                            struct st_slice *queues, stint_error *err);
-/* The queues a request means, in its order: indexes of s->queues, each once.  room for s->queues.n; returns how many. */
+/* The queues a request means, in its order: indexes of s->queues, each once.  room for s->queues.n; returns how many.
+ */
 size_t st_redis_queues_asked(const struct st_redis_store *s, const struct st_slice *asked, size_t n, size_t *out);
 /* Runs s->b; the first answer that is an error of its own becomes the call's. */
 stint_code st_redis_go(struct st_redis_store *s, stint_error *err);
-/* The same where each answer is of one queue: what st_redis_broken() says is left to the caller, and the other queues are served. */
+/* The same where each answer is of one queue: what st_redis_broken() says is left to the caller, and the other queues
+ * are served. */
 stint_code st_redis_go_each(struct st_redis_store *s, stint_error *err);
 /* A script has met a key of another kind in its queue, and has written nothing. */
 bool st_redis_broken(const redisReply *reply);
@@ -258,11 +268,13 @@ size_t st_redis_add_lua(struct st_redis_store *s, unsigned flags, enum st_redis_
 
 /* Of a message, as the scripts compute it. */
 void st_redis_digest(struct st_slice msg, char out[17]);
-/* Does the queue of a sub have a parent whose pause counts?  The name whose `paused` is to be looked at, its own if it has none. */
+/* Does the queue of a sub have a parent whose pause counts?  The name whose `paused` is to be looked at, its own if it
+ * has none. */
 struct st_slice st_redis_pause_of(struct st_slice queue);
 
-/* May this user do all that moves of jobs need (redis_check.c)?  A script that is refused in the middle keeps what it has written, and a job
- * that was taken must be finished: so this is asked before the first is taken.  Asks until it was so once.  ESTORE: it may not. */
+/* May this user do all that moves of jobs need (redis_check.c)?  A script that is refused in the middle keeps what it
+ * has written, and a job that was taken must be finished: so this is asked before the first is taken.  Asks until it
+ * was so once.  ESTORE: it may not. */
 stint_code st_redis_rights(struct st_redis_store *s, stint_error *err);
 
 /* A claimed task as a job: out may be NULL with OK where the message cannot be read. */
@@ -285,9 +297,11 @@ struct st_redis_finishing {
     struct st_redis_call *calls;
     size_t n_calls;
 };
-stint_code st_redis_finishing_add(struct st_redis_store *s, struct st_redis_finishing *f, int64_t now_us, stint_error *err);
+stint_code st_redis_finishing_add(struct st_redis_store *s, struct st_redis_finishing *f, int64_t now_us,
+                                  stint_error *err);
 /* false in missing[i]: it was where it was looked for. */
-stint_code st_redis_finishing_take(struct st_redis_store *s, struct st_redis_finishing *f, bool *missing, stint_error *err);
+stint_code st_redis_finishing_take(struct st_redis_store *s, struct st_redis_finishing *f, bool *missing,
+                                   stint_error *err);
 void st_redis_finishing_clear(struct st_redis_finishing *f);
 /* Queues by the items' refs, then the rest by looking; then all that is missing. */
 stint_code st_redis_finish_queues(struct st_redis_store *s, struct st_finish *items, size_t n, struct st_slice *queues,
@@ -297,10 +311,13 @@ stint_code st_redis_finish_missing(struct st_redis_store *s, int64_t now_us, str
 /* Adds the files a removed job leaves behind. */
 stint_code st_redis_pruned_add(struct st_pruned *out, struct st_slice ref, struct st_slice runs, stint_error *err);
 
-/* Rule sets: what a claim's rules were, kept so that anyone can reap (redis_rules.c).  The digest of these rules, 16 hex digits. */
-const char *st_redis_rules_ref(struct st_redis_store *s, const struct st_type_rule *rules, size_t n, struct st_slice *text);
+/* Rule sets: what a claim's rules were, kept so that anyone can reap (redis_rules.c).  The digest of these rules, 16
+ * hex digits. */
+const char *st_redis_rules_ref(struct st_redis_store *s, const struct st_type_rule *rules, size_t n,
+                               struct st_slice *text);
 /* Into this queue, where a claim has found that they are not there.  Uses s->b. */
-stint_code st_redis_rules_write(struct st_redis_store *s, struct st_slice queue, const char *ref, struct st_slice text, stint_error *err);
+stint_code st_redis_rules_write(struct st_redis_store *s, struct st_slice queue, const char *ref, struct st_slice text,
+                                stint_error *err);
 /* The policy for a job of this queue and type, from a rule set's text (p NULL = the default policy). */
 struct st_policy st_redis_rules_policy(struct st_slice text, struct st_slice queue, struct st_slice type);
 void st_redis_rules_close(struct st_redis_store *s);

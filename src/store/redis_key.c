@@ -73,7 +73,8 @@ static bool key_is_spec(const struct st_new_job *j)
 {
     char hash[ST_HASH_LEN + 1];
 
-    return j->key.len == ST_HASH_LEN && !st_spec_hash(j->type, j->queue, j->payload, hash, NULL) && st_slice_is(j->key, hash);
+    return j->key.len == ST_HASH_LEN && !st_spec_hash(j->type, j->queue, j->payload, hash, NULL) &&
+           st_slice_is(j->key, hash);
 }
 
 struct st_slice st_redis_lock_key(struct st_redis_key *out, const struct st_new_job *j)
@@ -86,8 +87,8 @@ struct st_slice st_redis_lock_key(struct st_redis_key *out, const struct st_new_
         md5_hex(j->payload, md5);
         tail = ST_SLICE(md5, j->payload.len ? 32 : 0); /* no payload: asynq's key ends there */
     }
-    n = snprintf(out->p, sizeof(out->p), "asynq:{%.*s}:unique:%.*s:%.*s", (int)j->queue.len, j->queue.p, (int)j->type.len,
-                 j->type.p, (int)tail.len, tail.p);
+    n = snprintf(out->p, sizeof(out->p), "asynq:{%.*s}:unique:%.*s:%.*s", (int)j->queue.len, j->queue.p,
+                 (int)j->type.len, j->type.p, (int)tail.len, tail.p);
     return ST_SLICE(out->p, (size_t)n);
 }
 

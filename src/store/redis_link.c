@@ -25,7 +25,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define READ_SIZE 16384 /* the parser moves what is left of it often: not larger */
+#define READ_SIZE   16384 /* the parser moves what is left of it often: not larger */
 #define IDLE_BUFFER (1 << 20)
 
 /* ---- waiting --------------------------------------------------------------------------------------- */

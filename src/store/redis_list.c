@@ -2,15 +2,16 @@
  *
  * redis_list.c - listing jobs, newest first.
  *
- * asynq keeps no order of all jobs, only a list or set for each state of a queue.  So the ids of those that can hold what
- * was asked for are walked through, a chunk at a time, and the newest `limit` are kept in a heap; only these are then read
- * whole.  What the ids and a peek cannot decide (the spec hash) is decided then, and the walk is repeated below it.
+ * asynq keeps no order of all jobs, only a list or set for each state of a queue.  So the ids of those that can hold
+ * what was asked for are walked through, a chunk at a time, and the newest `limit` are kept in a heap; only these are
+ * then read whole.  What the ids and a peek cannot decide (the spec hash) is decided then, and the walk is repeated
+ * below it.
  *
- *     cursor   milliseconds 42 bits, then 22 bits: of a UUIDv7 both are in the id itself, in its order; any other id has the
- *              millisecond of its job's creation, and 22 bits of a hash
+ *     cursor   milliseconds 42 bits, then 22 bits: of a UUIDv7 both are in the id itself, in its order; any other id
+ * has the millisecond of its job's creation, and 22 bits of a hash
  *
- * So a cursor says the same tomorrow, whatever was added or removed.  Two jobs may share one: a page never ends between them, unless they
- * fill it.
+ * So a cursor says the same tomorrow, whatever was added or removed.  Two jobs may share one: a page never ends between
+ * them, unless they fill it.
  *
  * Thread: the handle's.
  */
@@ -21,13 +22,13 @@
 #include "job/spec.h"
 #include "store/redis_look.h"
 
-#define BIT(shown)   (1u << (shown))
-#define ALL_BITS     ((1u << ST_SHOWN_N) - 1)
-#define HELD_BITS    (BIT(ST_SHOW_CLAIMED) | BIT(ST_SHOW_RUNNING))
-#define DEAD_BITS    (BIT(ST_SHOW_FAILED) | BIT(ST_SHOW_CANCELLED))
-#define ENDED_BITS   (DEAD_BITS | BIT(ST_SHOW_SUCCEEDED))
-#define SPECS_N      2000 /* candidates of one walk when each must be read to know */
-#define BLOCK        50   /* read whole at once */
+#define BIT(shown) (1u << (shown))
+#define ALL_BITS   ((1u << ST_SHOWN_N) - 1)
+#define HELD_BITS  (BIT(ST_SHOW_CLAIMED) | BIT(ST_SHOW_RUNNING))
+#define DEAD_BITS  (BIT(ST_SHOW_FAILED) | BIT(ST_SHOW_CANCELLED))
+#define ENDED_BITS (DEAD_BITS | BIT(ST_SHOW_SUCCEEDED))
+#define SPECS_N    2000 /* candidates of one walk when each must be read to know */
+#define BLOCK      50   /* read whole at once */
 
 struct candidate {
     uint64_t cursor;
@@ -41,7 +42,7 @@ struct list {
     const struct st_list_req *req;
     unsigned states;
     int64_t now_us;
-    uint64_t after; /* only below it; 0 = from the top */
+    uint64_t after;                 /* only below it; 0 = from the top */
     char (*names)[ST_NAME_MAX + 1]; /* of the queues */
     size_t n_names;
 
@@ -182,18 +183,20 @@ static bool heap_done(struct list *l)
     return true;
 }
 
-/* ---- walking ------------------------------------------------------------------------------------------------------ */
+/* ---- walking ------------------------------------------------------------------------------------------------------
+ */
 
 static enum st_shown shown_of(const struct list *l, const struct st_redis_peek *p)
 {
     static const enum st_shown shown[ST_STATE_N] = {
-        [ST_BLOCKED] = ST_SHOW_BLOCKED, [ST_CLAIMED] = ST_SHOW_CLAIMED, [ST_RUNNING] = ST_SHOW_RUNNING,
-        [ST_SUCCEEDED] = ST_SHOW_SUCCEEDED, [ST_FAILED] = ST_SHOW_FAILED, [ST_CANCELLED] = ST_SHOW_CANCELLED};
+        [ST_BLOCKED] = ST_SHOW_BLOCKED,     [ST_CLAIMED] = ST_SHOW_CLAIMED, [ST_RUNNING] = ST_SHOW_RUNNING,
+        [ST_SUCCEEDED] = ST_SHOW_SUCCEEDED, [ST_FAILED] = ST_SHOW_FAILED,   [ST_CANCELLED] = ST_SHOW_CANCELLED};
 
     if (p->state != ST_PENDING)
         return shown[p->state];
-    return l->set_states & BIT(ST_SHOW_SCHEDULED) ? ST_SHOW_SCHEDULED
-           : l->set_states & BIT(ST_SHOW_RETRYING) ? ST_SHOW_RETRYING : ST_SHOW_PENDING;
+    return l->set_states & BIT(ST_SHOW_SCHEDULED)  ? ST_SHOW_SCHEDULED
+           : l->set_states & BIT(ST_SHOW_RETRYING) ? ST_SHOW_RETRYING
+                                                   : ST_SHOW_PENDING;
 }
 
 struct chunk {
@@ -255,13 +258,15 @@ static stint_code on_chunk(void *arg, const struct st_slice *ids, const double *
     }
     if (k == 0)
         return STINT_OK;
-    return st_redis_peek(l->s, st_slice_cstr(l->names[l->queue]), some, k, l->req->type.p != NULL, peek ? on_peek : on_created, &c, err);
+    return st_redis_peek(l->s, st_slice_cstr(l->names[l->queue]), some, k, l->req->type.p != NULL,
+                         peek ? on_peek : on_created, &c, err);
 }
 
-static stint_code walk(struct list *l, const char *set, bool list, const char *min, const char *max, unsigned states, stint_error *err)
+static stint_code walk(struct list *l, const char *set, bool list, const char *min, const char *max, unsigned states,
+                       stint_error *err)
 {
-    const struct st_redis_walk w = {.queue = st_slice_cstr(l->names[l->queue]), .set = set, .list = list, .min = min, .max = max,
-                                    .down = true};
+    const struct st_redis_walk w = {
+        .queue = st_slice_cstr(l->names[l->queue]), .set = set, .list = list, .min = min, .max = max, .down = true};
 
     if (!(l->states & states))
         return STINT_OK;
@@ -310,8 +315,8 @@ static stint_code gather_queue(struct list *l, stint_error *err)
         walk(l, "retry", false, later, NULL, BIT(ST_SHOW_RETRYING), err) ||
         walk(l, "scheduled", false, NULL, due, BIT(ST_SHOW_PENDING), err) ||
         walk(l, "retry", false, NULL, due, BIT(ST_SHOW_PENDING), err) ||
-        walk(l, "pending", true, NULL, NULL, BIT(ST_SHOW_PENDING), err) || walk(l, "active", true, NULL, NULL, HELD_BITS, err) ||
-        walk(l, "archived", false, NULL, NULL, DEAD_BITS, err))
+        walk(l, "pending", true, NULL, NULL, BIT(ST_SHOW_PENDING), err) ||
+        walk(l, "active", true, NULL, NULL, HELD_BITS, err) || walk(l, "archived", false, NULL, NULL, DEAD_BITS, err))
         return err->code;
     return walk(l, "completed", false, NULL, NULL, BIT(ST_SHOW_SUCCEEDED), err);
 }
@@ -331,7 +336,8 @@ static stint_code gather(struct list *l, bool *more, stint_error *err)
     return STINT_OK;
 }
 
-/* ---- reading ----------------------------------------------------------------------------------------------------------- */
+/* ---- reading
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static bool hash_matches(const struct list *l, const struct st_job_info *i)
 {
@@ -380,7 +386,8 @@ static void keep(struct list *l, struct st_job_info *i, uint64_t cursor)
 }
 
 /* All candidates of a block that are in one queue with one call. */
-static stint_code look_block(struct list *l, const struct candidate *c, size_t n, struct st_job_info *infos, stint_error *err)
+static stint_code look_block(struct list *l, const struct candidate *c, size_t n, struct st_job_info *infos,
+                             stint_error *err)
 {
     const enum st_redis_how_much how = l->req->with_payload || l->req->spec_hash.p ? ST_LOOK_PAYLOAD : ST_LOOK_BARE;
     struct st_job_info some[BLOCK];
@@ -437,7 +444,8 @@ static stint_code read_all(struct list *l, size_t *used, stint_error *err)
     return STINT_OK;
 }
 
-/* ---- together ------------------------------------------------------------------------------------------------------------ */
+/* ---- together
+ * ------------------------------------------------------------------------------------------------------------ */
 
 static stint_code page(struct list *l, uint64_t *next, stint_error *err)
 {
@@ -501,11 +509,13 @@ static stint_code list(struct list *l, uint64_t *next, stint_error *err)
     return page(l, next, err);
 }
 
-stint_code st_redis_op_list(struct st_store *base, const struct st_list_req *req, struct st_job_info **out, size_t *n_out,
-                            uint64_t *next, stint_error *err)
+stint_code st_redis_op_list(struct st_store *base, const struct st_list_req *req, struct st_job_info **out,
+                            size_t *n_out, uint64_t *next, stint_error *err)
 {
     struct st_redis_store *s = st_redis_of(base);
-    struct list l = {.s = s, .req = req, .states = states_possible(req),
+    struct list l = {.s = s,
+                     .req = req,
+                     .states = states_possible(req),
                      .now_us = req->now_us ? req->now_us : st_redis_store_now(s)};
     stint_error local = {0};
     stint_code code;

@@ -2,8 +2,8 @@
  *
  * redis_msg.c - asynq's task message, read and written.
  *
- * Written once, at the enqueue; what changes later (retried, error_msg, ...) is changed by the scripts in the bytes that are
- * there, so that fields we do not know stay.
+ * Written once, at the enqueue; what changes later (retried, error_msg, ...) is changed by the scripts in the bytes
+ * that are there, so that fields we do not know stay.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "asynq.pb-c.h"
 #include "store/redis_int.h"
 
-#define MSG_MAX ((size_t)64 << 20) /* more than any payload we take; a foreign one may be larger than our own limit */
+#define MSG_MAX        ((size_t)64 << 20) /* more than any payload we take; a foreign one may be larger than our own limit */
 #define NO_LIMIT_RETRY INT32_MAX
 
 /* ---- reading ------------------------------------------------------------------------------------------- */
@@ -35,21 +35,22 @@ bool st_redis_msg_read(struct st_slice bytes, struct st_redis_msg *out)
         asynq__task_message__free_unpacked(m, NULL);
         return false;
     }
-    *out = (struct st_redis_msg){.type = ST_SLICE((const char *)m->type.data, m->type.len),
-                                 .payload = ST_SLICE(m->payload.len ? (const char *)m->payload.data : "", m->payload.len),
-                                 .id = text(m->id),
-                                 .queue = text(m->queue),
-                                 .error_msg = text(m->error_msg),
-                                 .unique_key = text(m->unique_key),
-                                 .group_key = text(m->group_key),
-                                 .retry = m->retry,
-                                 .retried = m->retried,
-                                 .timeout_s = m->timeout,
-                                 .deadline_s = m->deadline,
-                                 .last_failed_s = m->last_failed_at,
-                                 .retention_s = m->retention,
-                                 .completed_s = m->completed_at,
-                                 .own = m};
+    *out =
+        (struct st_redis_msg){.type = ST_SLICE((const char *)m->type.data, m->type.len),
+                              .payload = ST_SLICE(m->payload.len ? (const char *)m->payload.data : "", m->payload.len),
+                              .id = text(m->id),
+                              .queue = text(m->queue),
+                              .error_msg = text(m->error_msg),
+                              .unique_key = text(m->unique_key),
+                              .group_key = text(m->group_key),
+                              .retry = m->retry,
+                              .retried = m->retried,
+                              .timeout_s = m->timeout,
+                              .deadline_s = m->deadline,
+                              .last_failed_s = m->last_failed_at,
+                              .retention_s = m->retention,
+                              .completed_s = m->completed_at,
+                              .own = m};
     return true;
 }
 
@@ -62,8 +63,8 @@ void st_redis_msg_clear(struct st_redis_msg *m)
 
 /* ---- writing ------------------------------------------------------------------------------------------- */
 
-/* protobuf-c wants strings that end with a NUL; ours do not, so the few fields are written by hand, in ascending order and without
- * zeros, as Go's encoder does. */
+/* protobuf-c wants strings that end with a NUL; ours do not, so the few fields are written by hand, in ascending order
+ * and without zeros, as Go's encoder does. */
 static void put_varint(struct st_buf *out, uint64_t v)
 {
     for (; v >= 0x80; v >>= 7)
@@ -146,7 +147,8 @@ static int64_t foreign_timeout(const struct st_redis_msg *m)
     return m->deadline_s > 0 ? 0 : ST_REDIS_FOREIGN_TIMEOUT;
 }
 
-struct st_policy st_redis_policy(const struct st_policy *rule, const struct st_redis_msg *m, const struct st_redis_task *t)
+struct st_policy st_redis_policy(const struct st_policy *rule, const struct st_redis_msg *m,
+                                 const struct st_redis_task *t)
 {
     struct st_policy p = *rule;
 

@@ -20,13 +20,13 @@
 #include "base/clock.h"
 #include "store/redis_conn.h"
 
-#define ST_REDIS_URL_MAX 4096
-#define ST_REDIS_HOSTS_MAX 16
+#define ST_REDIS_URL_MAX     4096
+#define ST_REDIS_HOSTS_MAX   16
 #define ST_REDIS_OPTIONS_MAX 16
-#define ST_REDIS_SLOTS 16384
-#define ST_REDIS_NODES_MAX 256
-#define ST_REDIS_BATCH_MAX ((size_t)512 << 20)  /* bytes of one batch */
-#define ST_REDIS_ANSWER_MAX ((size_t)512 << 20) /* bytes of one answer */
+#define ST_REDIS_SLOTS       16384
+#define ST_REDIS_NODES_MAX   256
+#define ST_REDIS_BATCH_MAX   ((size_t)512 << 20) /* bytes of one batch */
+#define ST_REDIS_ANSWER_MAX  ((size_t)512 << 20) /* bytes of one answer */
 
 /* ---- URL (redis_url.c) ------------------------------------------------------------------------ */
 
@@ -151,7 +151,8 @@ struct st_redis_login {
     bool sentinel;
 };
 stint_code st_redis_connect_as(struct st_redis *r, const struct st_redis_addr *to, const struct st_redis_login *as,
-                               struct st_redis_link *l, struct st_redis_hello *hello, int64_t until_us, stint_error *err);
+                               struct st_redis_link *l, struct st_redis_hello *hello, int64_t until_us,
+                               stint_error *err);
 /* One command on a connection at rest.  OK: *out is its answer, to be freed, and no error. */
 stint_code st_redis_ask(struct st_redis_link *l, const char *where, const char *const *argv, redisReply **out,
                         int64_t until_us, stint_error *err);
@@ -174,7 +175,8 @@ void st_redis_nodes_trim(struct st_redis *r);
 /* NULL = the slot is nobody's.  slot -1: any master. */
 struct st_redis_node *st_redis_node_of(struct st_redis *r, int slot);
 /* The node that "MOVED slot host:port" or "ASK ..." names; from: who said it.  *slot is filled. */
-struct st_redis_node *st_redis_redirect(struct st_redis *r, const redisReply *e, const struct st_redis_node *from, int *slot);
+struct st_redis_node *st_redis_redirect(struct st_redis *r, const redisReply *e, const struct st_redis_node *from,
+                                        int *slot);
 
 /* ---- batches (redis_batch.c) ---------------------------------------------------------------------------- */
 

@@ -2,9 +2,9 @@
  *
  * redis_peek.c - walking through the ids of a queue, and what decides about a job without reading it whole.
  *
- * A queue may hold a million jobs: ids are read a chunk at a time, and of each job only the few bytes that decide, so that
- * neither the server is held up nor this program grows.  Between two chunks the world goes on: a job that moves meanwhile may be seen
- * twice or not at all.
+ * A queue may hold a million jobs: ids are read a chunk at a time, and of each job only the few bytes that decide, so
+ * that neither the server is held up nor this program grows.  Between two chunks the world goes on: a job that moves
+ * meanwhile may be seen twice or not at all.
  *
  * Thread: the handle's.
  */
@@ -58,7 +58,10 @@ double st_redis_score_read(const redisReply *r)
 
 static int hex(char c)
 {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
 }
 
 int64_t st_redis_id_time(struct st_slice id)
@@ -93,8 +96,8 @@ static void add_page(struct st_redis_batch *b, const struct st_redis_walk *w, si
         return;
     }
     st_redis_num(many, (int64_t)n);
-    st_redis_addv(b, ST_REDIS_READ, w->down ? "ZREVRANGEBYSCORE" : "ZRANGEBYSCORE", key.p, w->down ? max : min, w->down ? min : max,
-                  "WITHSCORES", "LIMIT", from, many, NULL);
+    st_redis_addv(b, ST_REDIS_READ, w->down ? "ZREVRANGEBYSCORE" : "ZRANGEBYSCORE", key.p, w->down ? max : min,
+                  w->down ? min : max, "WITHSCORES", "LIMIT", from, many, NULL);
 }
 
 struct page {
@@ -115,7 +118,8 @@ static void page_read(struct page *p, const redisReply *r, bool list)
     }
 }
 
-stint_code st_redis_walk(struct st_redis_store *s, const struct st_redis_walk *w, st_redis_chunk_fn fn, void *arg, stint_error *err)
+stint_code st_redis_walk(struct st_redis_store *s, const struct st_redis_walk *w, st_redis_chunk_fn fn, void *arg,
+                         stint_error *err)
 {
     struct page *p = malloc(sizeof(*p));
     struct st_redis_batch b;
@@ -123,7 +127,8 @@ stint_code st_redis_walk(struct st_redis_store *s, const struct st_redis_walk *w
     bool more = true;
 
     st_redis_batch_init(&b);
-    for (size_t at = 0; !code && more && (!w->most || at < w->most) && !(w->enough && *w->enough); at += ST_REDIS_CHUNK) {
+    for (size_t at = 0; !code && more && (!w->most || at < w->most) && !(w->enough && *w->enough);
+         at += ST_REDIS_CHUNK) {
         const size_t n = w->most && w->most - at < ST_REDIS_CHUNK ? w->most - at : ST_REDIS_CHUNK;
         const redisReply *r;
 
@@ -208,7 +213,8 @@ struct keys {
     struct st_slice keys[ST_REDIS_CHUNK + 3], args[ST_REDIS_CHUNK + 1];
 };
 
-static void add_peek(struct st_redis_batch *b, struct keys *k, struct st_slice queue, const struct st_slice *ids, size_t n, bool types)
+static void add_peek(struct st_redis_batch *b, struct keys *k, struct st_slice queue, const struct st_slice *ids,
+                     size_t n, bool types)
 {
     k->keys[0] = st_redis_key(&k->p[0], queue, "lease");
     k->keys[1] = st_redis_own_key(&k->p[1], queue, "cancelled");
@@ -221,8 +227,9 @@ static void add_peek(struct st_redis_batch *b, struct keys *k, struct st_slice q
     st_redis_add_script(b, ST_REDIS_READ, st_redis_lua(ST_LUA_peek), k->keys, n + 3, k->args, n + 1);
 }
 
-static stint_code peek_chunk(struct st_redis_store *s, struct keys *k, struct st_slice queue, const struct st_slice *ids, size_t n,
-                             bool types, st_redis_peek_fn fn, void *arg, size_t base, stint_error *err)
+static stint_code peek_chunk(struct st_redis_store *s, struct keys *k, struct st_slice queue,
+                             const struct st_slice *ids, size_t n, bool types, st_redis_peek_fn fn, void *arg,
+                             size_t base, stint_error *err)
 {
     struct st_redis_batch b;
     struct st_redis_peek p;
@@ -242,8 +249,8 @@ static stint_code peek_chunk(struct st_redis_store *s, struct keys *k, struct st
     return code;
 }
 
-stint_code st_redis_peek(struct st_redis_store *s, struct st_slice queue, const struct st_slice *ids, size_t n, bool types,
-                         st_redis_peek_fn fn, void *arg, stint_error *err)
+stint_code st_redis_peek(struct st_redis_store *s, struct st_slice queue, const struct st_slice *ids, size_t n,
+                         bool types, st_redis_peek_fn fn, void *arg, stint_error *err)
 {
     struct keys *k = malloc(sizeof(*k));
     stint_code code = k ? STINT_OK : st_fail(err, STINT_ENOMEM, "no memory to look at %zu jobs", n);

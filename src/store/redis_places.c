@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * redis_places.c - what a sleeping worker must know of its queues, read so that the server remembers it (see redis_wait.c).
+ * redis_places.c - what a sleeping worker must know of its queues, read so that the server remembers it (see
+ * redis_wait.c).
  *
- * A place is a queue: is it paused, how long is its list, what is due first.  It is read when the worker falls asleep, and again when
- * something of it has changed.  A paused queue's list counts for nothing.
+ * A place is a queue: is it paused, how long is its list, what is due first.  It is read when the worker falls asleep,
+ * and again when something of it has changed.  A paused queue's list counts for nothing.
  *
  * Thread: the handle's.
  */
@@ -58,8 +59,8 @@ static bool names_take(struct st_redis_wait *w, struct st_slice worker, const st
     return true;
 }
 
-stint_code st_redis_op_watch(struct st_store *store, struct st_slice worker, const struct st_slice *queues, size_t n, bool work,
-                       stint_error *err)
+stint_code st_redis_op_watch(struct st_store *store, struct st_slice worker, const struct st_slice *queues, size_t n,
+                             bool work, stint_error *err)
 {
     struct st_redis_wait *w = st_redis_of(store)->w;
 
@@ -86,7 +87,8 @@ static bool is_ours(const struct st_redis_wait *w, struct st_slice queue)
     return covered;
 }
 
-/* ---- which queues -------------------------------------------------------------------------------------------------- */
+/* ---- which queues --------------------------------------------------------------------------------------------------
+ */
 
 static struct st_redis_place *place_of(const struct st_redis_wait *w, struct st_slice name)
 {
@@ -117,7 +119,8 @@ static void place_add(const struct st_redis_wait *w, struct st_redis_place *list
 static stint_code places_choose(struct st_redis_wait *w, const redisReply *names, stint_error *err)
 {
     const size_t there = names->type == REDIS_REPLY_ARRAY ? names->elements : 0;
-    struct st_redis_place *list = calloc(QUEUES_MAX < there + w->n_queues + 1 ? QUEUES_MAX : there + w->n_queues + 1, sizeof(*list));
+    struct st_redis_place *list =
+        calloc(QUEUES_MAX < there + w->n_queues + 1 ? QUEUES_MAX : there + w->n_queues + 1, sizeof(*list));
     size_t n = 0;
 
     if (!list)
@@ -135,7 +138,8 @@ static stint_code places_choose(struct st_redis_wait *w, const redisReply *names
     return STINT_OK;
 }
 
-/* ---- reading, and being remembered ----------------------------------------------------------------------------------- */
+/* ---- reading, and being remembered
+ * ----------------------------------------------------------------------------------- */
 
 /* The server remembers only what is read after this on the same connection. */
 static void add_tracking(struct st_redis_store *s, struct st_redis_batch *b)
@@ -172,7 +176,8 @@ void st_redis_places_connection(struct st_redis_store *s)
 static void refused(struct st_redis_store *s, const redisReply *r)
 {
     s->w->no_tracking = true;
-    st_log(ST_LOG_WARN, "store.no_tracking", ST_F("where", st_redis_where(s->r)), ST_F("why", r->str ? r->str : "a Cluster"),
+    st_log(ST_LOG_WARN, "store.no_tracking", ST_F("where", st_redis_where(s->r)),
+           ST_F("why", r->str ? r->str : "a Cluster"),
            ST_F("effect", "new jobs are noticed by looking ten times a second"),
            ST_F("remedy", "allow CLIENT TRACKING and SUBSCRIBE of __redis__:invalidate to this user"));
 }
@@ -294,11 +299,13 @@ static stint_code read_places(struct st_redis_store *s, bool every, bool fresh, 
 
         if (!every && old.known)
             continue;
-        if (!st_redis_broken(st_redis_reply(&b, at + 2))) /* a broken one has no work, and is no reason not to listen for the others */
+        if (!st_redis_broken(st_redis_reply(
+                &b, at + 2))) /* a broken one has no work, and is no reason not to listen for the others */
             code = st_redis_reply_fail(s->r, st_redis_reply(&b, at + 2), err);
         if (!code)
             news = place_read(&w->places[i], &b, at, fresh);
-        if (!code && !(old.known && !fresh && same_place(&old, &w->places[i]))) /* who looks all the time tells of changes only */
+        if (!code && !(old.known && !fresh &&
+                       same_place(&old, &w->places[i]))) /* who looks all the time tells of changes only */
             w->pending |= news;
         at += READS;
     }
@@ -307,7 +314,8 @@ static stint_code read_places(struct st_redis_store *s, bool every, bool fresh, 
     return code;
 }
 
-/* ---- what has changed --------------------------------------------------------------------------------------------------- */
+/* ---- what has changed
+ * --------------------------------------------------------------------------------------------------- */
 
 /* asynq:{QUEUE}:what */
 static bool key_split(struct st_slice key, struct st_slice *queue, struct st_slice *what)
@@ -354,7 +362,8 @@ void st_redis_places_changed(struct st_redis_wait *w, struct st_slice key)
         p->known = false;
 }
 
-/* ---- together ----------------------------------------------------------------------------------------------------------- */
+/* ---- together
+ * ----------------------------------------------------------------------------------------------------------- */
 
 stint_code st_redis_places_look(struct st_redis_store *s, stint_error *err)
 {

@@ -2,16 +2,16 @@
  *
  * redis_prune.c - removing ended jobs whose time is over.
  *
- *     prune    by the caller's retention: our own completed jobs, and the archived ones, whoever enqueued them.  A completed job
- *              of a stock producer is kept for as long as that has asked for
- *     upkeep   what asynq's own janitor does: completed jobs whose retention, kept with each, is over; and what dead servers have left
- *              in its lists
+ *     prune    by the caller's retention: our own completed jobs, and the archived ones, whoever enqueued them.  A
+ * completed job of a stock producer is kept for as long as that has asked for upkeep   what asynq's own janitor does:
+ * completed jobs whose retention, kept with each, is over; and what dead servers have left in its lists
  *
- * The score of a completed job is when it ended and its retention; of an archived one when it ended, in whole seconds.  So candidates are
- * a range of scores, and a peek at each decides.  A script removes them, each only if it has not moved meanwhile.
+ * The score of a completed job is when it ended and its retention; of an archived one when it ended, in whole seconds.
+ * So candidates are a range of scores, and a peek at each decides.  A script removes them, each only if it has not
+ * moved meanwhile.
  *
- * The leader's epoch is checked before each batch.  One that is frozen between the check and its write removes what anybody might: the
- * conditions are in the script.
+ * The leader's epoch is checked before each batch.  One that is frozen between the check and its write removes what
+ * anybody might: the conditions are in the script.
  *
  * Thread: the handle's.
  */
@@ -21,10 +21,10 @@
 #include "base/clock.h"
 #include "store/redis_look.h"
 
-#define REMOVE_MAX   200                /* of one script call: each may have a result of megabytes to free */
-#define JANITOR_US   (8 * ST_SEC)       /* as asynq */
-#define SERVERS_US   (3600 * ST_SEC)    /* how long a dead server's entry is left */
-#define STEP_MAX     1000               /* jobs of one step of upkeep */
+#define REMOVE_MAX 200             /* of one script call: each may have a result of megabytes to free */
+#define JANITOR_US (8 * ST_SEC)    /* as asynq */
+#define SERVERS_US (3600 * ST_SEC) /* how long a dead server's entry is left */
+#define STEP_MAX   1000            /* jobs of one step of upkeep */
 
 struct victim {
     char id[ST_ID_MAX + 1];
@@ -44,8 +44,8 @@ struct prune {
     int64_t now_us;
     size_t limit;
     struct st_slice queue;
-    const char *set;   /* completed or archived */
-    bool janitor;      /* by the retention kept with each job */
+    const char *set; /* completed or archived */
+    bool janitor;    /* by the retention kept with each job */
     bool enough;
     struct victim *victims;
     size_t n;
@@ -198,7 +198,8 @@ static stint_code remove_victims(struct prune *p, stint_error *err)
     return STINT_OK;
 }
 
-/* ---- one set of a queue ---------------------------------------------------------------------------------------------- */
+/* ---- one set of a queue
+ * ---------------------------------------------------------------------------------------------- */
 
 /* Candidates: scores up to `max_us`. */
 static stint_code prune_set(struct prune *p, const char *set, int64_t max_us, stint_error *err)
@@ -238,7 +239,8 @@ static stint_code janitor_queue(struct prune *p, stint_error *err)
     return prune_set(p, "completed", p->now_us, err);
 }
 
-/* ---- all queues --------------------------------------------------------------------------------------------------------- */
+/* ---- all queues
+ * --------------------------------------------------------------------------------------------------------- */
 
 /* Whether the asker leads, and what time it is. */
 static stint_code begin(struct prune *p, stint_error *err)
@@ -285,7 +287,8 @@ static stint_code each_queue(struct prune *p, stint_code (*fn)(struct prune *p, 
     return code;
 }
 
-stint_code st_redis_op_prune(struct st_store *base, const struct st_prune_req *req, struct st_pruned *out, stint_error *err)
+stint_code st_redis_op_prune(struct st_store *base, const struct st_prune_req *req, struct st_pruned *out,
+                             stint_error *err)
 {
     struct prune p = {.s = st_redis_of(base), .req = req, .out = out, .now_us = req->now_us};
     stint_error local = {0};
@@ -298,7 +301,8 @@ stint_code st_redis_op_prune(struct st_store *base, const struct st_prune_req *r
     return st_redis_told(code, &local, err);
 }
 
-/* ---- upkeep ----------------------------------------------------------------------------------------------------------------- */
+/* ---- upkeep
+ * ----------------------------------------------------------------------------------------------------------------- */
 
 /* asynq's readers pass over what is out of date, and nobody takes it away. */
 static stint_code bury_servers(struct prune *p, stint_error *err)
@@ -316,7 +320,8 @@ static stint_code bury_servers(struct prune *p, stint_error *err)
     return code;
 }
 
-/* What the server has thrown away since the last look: jobs, or a whole list of them, and then nobody would miss them. */
+/* What the server has thrown away since the last look: jobs, or a whole list of them, and then nobody would miss them.
+ */
 static void tell_evicted(struct st_redis_store *s)
 {
     stint_error err = {0};
@@ -340,14 +345,15 @@ static void tell_evicted(struct st_redis_store *s)
     if (!known)
         return;
     if (care->evicted && now > care->evicted - 1)
-        st_log(ST_LOG_ERROR, "store.evicted", ST_F("where", st_redis_where(s->r)), ST_FI("keys", now - (care->evicted - 1)),
+        st_log(ST_LOG_ERROR, "store.evicted", ST_F("where", st_redis_where(s->r)),
+               ST_FI("keys", now - (care->evicted - 1)),
                ST_F("effect", "jobs may be among them, or lists of jobs: those are never run"),
                ST_F("remedy", "CONFIG SET maxmemory-policy noeviction; add again what is missing"));
     care->evicted = now + 1;
 }
 
-stint_code st_redis_op_upkeep(struct st_store *base, const struct st_prune_req *req, struct st_pruned *out, int64_t *again_us,
-                              stint_error *err)
+stint_code st_redis_op_upkeep(struct st_store *base, const struct st_prune_req *req, struct st_pruned *out,
+                              int64_t *again_us, stint_error *err)
 {
     const struct st_prune_req step = {.now_us = req->now_us, .epoch = req->epoch, .limit = STEP_MAX};
     struct prune p = {.s = st_redis_of(base), .req = &step, .out = out, .now_us = req->now_us};

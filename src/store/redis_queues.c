@@ -2,9 +2,10 @@
  *
  * redis_queues.c - counts per queue, and what is due next.
  *
- * asynq keeps a list or set for each state, so a count is the size of one.  Two things it does not tell apart are looked up: which of the
- * active jobs have not started yet (by a peek at each; there are never many), and which of the archived were cancelled (a set of ours).
- * What is due but still in `scheduled` or `retry` counts as pending: whether somebody has moved it yet is nobody's business.
+ * asynq keeps a list or set for each state, so a count is the size of one.  Two things it does not tell apart are
+ * looked up: which of the active jobs have not started yet (by a peek at each; there are never many), and which of the
+ * archived were cancelled (a set of ours). What is due but still in `scheduled` or `retry` counts as pending: whether
+ * somebody has moved it yet is nobody's business.
  *
  * The job that waits longest is looked for among the last of the list, where the next ones are taken from.
  *
@@ -17,10 +18,24 @@
 #include "store/redis_look.h"
 
 /* The parts of an answer: see lua/counts.lua */
-enum { C_PAUSED, C_PENDING, C_ACTIVE, C_SCHEDULED, C_SCHEDULED_DUE, C_RETRY, C_RETRY_DUE, C_ARCHIVED, C_CANCELLED, C_COMPLETED,
-       C_FIRST_SCHEDULED, C_FIRST_RETRY, C_LAST, C_N };
+enum {
+    C_PAUSED,
+    C_PENDING,
+    C_ACTIVE,
+    C_SCHEDULED,
+    C_SCHEDULED_DUE,
+    C_RETRY,
+    C_RETRY_DUE,
+    C_ARCHIVED,
+    C_CANCELLED,
+    C_COMPLETED,
+    C_FIRST_SCHEDULED,
+    C_FIRST_RETRY,
+    C_LAST,
+    C_N
+};
 
-#define ACTIVE_MAX 10000 /* so many are looked at; the others count as running */
+#define ACTIVE_MAX 10000        /* so many are looked at; the others count as running */
 #define CLAIM_AGO  (50 * ST_MS) /* a claim before this call has seen what was due then */
 
 struct tally {
@@ -62,7 +77,8 @@ static void on_waiting(void *arg, size_t i, const struct st_redis_peek *p)
     older(arg, p->task.due_us ? p->task.due_us : p->created_us);
 }
 
-static stint_code look_up(struct st_redis_store *s, struct st_slice queue, const redisReply *r, struct tally *t, stint_error *err)
+static stint_code look_up(struct st_redis_store *s, struct st_slice queue, const redisReply *r, struct tally *t,
+                          stint_error *err)
 {
     struct active a = {.s = s, .queue = queue, .t = t};
     const struct st_redis_walk w = {.queue = queue, .set = "active", .list = true, .most = ACTIVE_MAX};
@@ -77,7 +93,8 @@ static stint_code look_up(struct st_redis_store *s, struct st_slice queue, const
     return st_redis_int(r->element[C_ACTIVE], 0) > 0 ? st_redis_walk(s, &w, active_chunk, &a, err) : STINT_OK;
 }
 
-/* ---- counts ------------------------------------------------------------------------------------------------------- */
+/* ---- counts -------------------------------------------------------------------------------------------------------
+ */
 
 static void add_counts(struct st_redis_batch *b, struct st_slice queue, struct st_slice now)
 {
@@ -127,7 +144,8 @@ static stint_code queue_fill(struct st_redis_store *s, struct st_queue_info *q, 
     return STINT_OK;
 }
 
-static stint_code queues(struct st_redis_store *s, int64_t now_us, struct st_queue_info **out, size_t *n_out, stint_error *err)
+static stint_code queues(struct st_redis_store *s, int64_t now_us, struct st_queue_info **out, size_t *n_out,
+                         stint_error *err)
 {
     struct st_redis_batch b;
     char now[ST_REDIS_SCORE] = "0";
@@ -164,7 +182,8 @@ static stint_code queues(struct st_redis_store *s, int64_t now_us, struct st_que
     return code;
 }
 
-stint_code st_redis_op_queues(struct st_store *base, int64_t now_us, struct st_queue_info **out, size_t *n_out, stint_error *err)
+stint_code st_redis_op_queues(struct st_store *base, int64_t now_us, struct st_queue_info **out, size_t *n_out,
+                              stint_error *err)
 {
     stint_error local = {0};
 
@@ -173,7 +192,8 @@ stint_code st_redis_op_queues(struct st_store *base, int64_t now_us, struct st_q
     return st_redis_told(queues(st_redis_of(base), now_us, out, n_out, &local), &local, err);
 }
 
-/* ---- next due -------------------------------------------------------------------------------------------------------- */
+/* ---- next due
+ * -------------------------------------------------------------------------------------------------------- */
 
 static void add_next(struct st_redis_batch *b, const char *queue, const char *set, const char *after)
 {

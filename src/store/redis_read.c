@@ -2,9 +2,9 @@
  *
  * redis_read.c - looking at jobs whole: ours, and those of stock asynq programs.
  *
- * One script reads all parts of a job, so they are of one moment.  Where it is, is what asynq's own keys say; our packed field
- * adds what asynq does not keep.  A job that only stock programs have touched has no such field: then the message tells what
- * it can, its headers are shown as meta, and what nobody has written down stays unknown.
+ * One script reads all parts of a job, so they are of one moment.  Where it is, is what asynq's own keys say; our
+ * packed field adds what asynq does not keep.  A job that only stock programs have touched has no such field: then the
+ * message tells what it can, its headers are shown as meta, and what nobody has written down stays unknown.
  *
  * Thread: the handle's.
  */
@@ -16,13 +16,28 @@
 #include "base/json.h"
 #include "store/redis_look.h"
 
-#define LOOK_MAX  50 /* jobs of one script call */
-#define META_MAX  ((size_t)1 << 20)
-#define EXPIRED   "asynq: task lease expired" /* how a stock server's recoverer ends an attempt */
+#define LOOK_MAX 50 /* jobs of one script call */
+#define META_MAX ((size_t)1 << 20)
+#define EXPIRED  "asynq: task lease expired" /* how a stock server's recoverer ends an attempt */
 
 /* The parts of an answer: see lua/look.lua */
-enum { L_STATE, L_MSG, L_SINCE, L_STINT, L_META, L_KEY, L_REF, L_PROGRESS, L_UNIQUE, L_RESULT, L_RUNS, L_SCORE, L_CANCELLED,
-       L_RULES, L_N };
+enum {
+    L_STATE,
+    L_MSG,
+    L_SINCE,
+    L_STINT,
+    L_META,
+    L_KEY,
+    L_REF,
+    L_PROGRESS,
+    L_UNIQUE,
+    L_RESULT,
+    L_RUNS,
+    L_SCORE,
+    L_CANCELLED,
+    L_RULES,
+    L_N
+};
 
 struct look {
     struct st_slice id, queue;
@@ -31,8 +46,8 @@ struct look {
     enum st_redis_how_much how;
     struct st_redis_msg msg;
     struct st_redis_task task;
-    bool ours; /* has the packed field */
-    bool held; /* and its hold is the truth */
+    bool ours;        /* has the packed field */
+    bool held;        /* and its hold is the truth */
     int64_t score_us; /* in the set it is in; 0 = none */
 };
 
@@ -76,8 +91,9 @@ static bool headers_as_meta(const struct look *l, struct st_slice *to)
         if (!m->headers[i]->key || !st_utf8_valid(m->headers[i]->key, strlen(m->headers[i]->key)))
             continue;
         st_jw_key(&w, m->headers[i]->key);
-        st_jw_cstr(&w, m->headers[i]->value && st_utf8_valid(m->headers[i]->value, strlen(m->headers[i]->value)) ? m->headers[i]->value
-                                                                                                               : NULL);
+        st_jw_cstr(&w, m->headers[i]->value && st_utf8_valid(m->headers[i]->value, strlen(m->headers[i]->value))
+                           ? m->headers[i]->value
+                           : NULL);
     }
     st_jw_close(&w, '}');
     fine = b.failed || dup_bytes(to, st_buf_view(&b)); /* too much of it is left out */
@@ -123,9 +139,10 @@ static struct st_slice worker_of(const struct look *l, enum st_state state)
 static bool info_texts(const struct look *l, struct st_job_info *i)
 {
     if (!dup_text(&i->id, l->id) || !dup_text(&i->queue, l->queue) ||
-        !dup_text(&i->type, l->msg.type.p ? l->msg.type : st_slice_cstr("")) || !dup_text(&i->worker, worker_of(l, i->state)) ||
-        !dup_text(&i->result_ref, part(l, L_REF)) || !dup_text(&i->key, key_of(l)) ||
-        !dup_text(&i->error_message, error_of(l, i)) || !dup_bytes(&i->progress, part(l, L_PROGRESS)))
+        !dup_text(&i->type, l->msg.type.p ? l->msg.type : st_slice_cstr("")) ||
+        !dup_text(&i->worker, worker_of(l, i->state)) || !dup_text(&i->result_ref, part(l, L_REF)) ||
+        !dup_text(&i->key, key_of(l)) || !dup_text(&i->error_message, error_of(l, i)) ||
+        !dup_bytes(&i->progress, part(l, L_PROGRESS)))
         return false;
     if (l->how == ST_LOOK_BARE)
         return true;
@@ -228,14 +245,16 @@ static void info_numbers(const struct look *l, struct st_job_info *i)
     i->run_started_us = l->held || st_state_ended(i->state) ? l->task.run_started_us : 0;
     i->fence = l->task.fence ? l->task.fence : l->task.last_fence;
     i->cancel_requested = st_state_held(i->state) && l->task.flags & ST_RT_CANCEL;
-    i->unique = l->task.flags & ST_RT_ACTIVE ? ST_UNIQUE_ACTIVE
-                : l->task.flags & ST_RT_WINDOW || part(l, L_UNIQUE).p ? ST_UNIQUE_WINDOW : ST_UNIQUE_NONE;
+    i->unique = l->task.flags & ST_RT_ACTIVE                          ? ST_UNIQUE_ACTIVE
+                : l->task.flags & ST_RT_WINDOW || part(l, L_UNIQUE).p ? ST_UNIQUE_WINDOW
+                                                                      : ST_UNIQUE_NONE;
     i->error_kind = kind_of(l);
     if (i->state == ST_RUNNING && i->timeout_us > 0 && i->run_started_us)
         i->deadline_us = i->run_started_us + i->timeout_us;
 }
 
-/* ---- attempts ------------------------------------------------------------------------------------------------------ */
+/* ---- attempts ------------------------------------------------------------------------------------------------------
+ */
 
 static struct st_attempt_info *attempt_new(struct st_job_info *i)
 {
@@ -266,8 +285,8 @@ static bool attempt_ended(const struct st_redis_run *r, struct st_attempt_info *
     a->max_rss_kb = r->max_rss_kb;
     a->log_tail_len = r->log_tail.len;
     a->outcome = strdup(outcome_name(r->outcome));
-    return a->outcome && dup_text(&a->worker, r->worker) && dup_text(&a->message, r->message) && dup_text(&a->log, r->log) &&
-           dup_text(&a->log_tail, r->log_tail);
+    return a->outcome && dup_text(&a->worker, r->worker) && dup_text(&a->message, r->message) &&
+           dup_text(&a->log, r->log) && dup_text(&a->log_tail, r->log_tail);
 }
 
 /* What goes on has no entry of its own; nor has what a stock server did. */
@@ -295,7 +314,8 @@ static bool attempt_plain(const struct look *l, const struct st_job_info *i, str
     a->fence = l->task.fence;
     a->started_us = l->task.run_started_us;
     a->ended_us = l->task.finished_us;
-    return (a->outcome = strdup(st_outcome_name(ST_OUT_SUCCEEDED))) && (!l->task.worker[0] || (a->worker = strdup(l->task.worker)));
+    return (a->outcome = strdup(st_outcome_name(ST_OUT_SUCCEEDED))) &&
+           (!l->task.worker[0] || (a->worker = strdup(l->task.worker)));
 }
 
 static bool attempts_read(const struct look *l, struct st_job_info *i)
@@ -316,7 +336,8 @@ static bool attempts_read(const struct look *l, struct st_job_info *i)
     return true;
 }
 
-/* ---- together ------------------------------------------------------------------------------------------------------- */
+/* ---- together -------------------------------------------------------------------------------------------------------
+ */
 
 static stint_code info_read(struct look *l, struct st_job_info *i, stint_error *err)
 {
@@ -338,7 +359,8 @@ static stint_code info_read(struct look *l, struct st_job_info *i, stint_error *
     return st_fail(err, STINT_ENOMEM, "out of memory for a job");
 }
 
-static void add_look(struct st_redis_batch *b, struct st_slice queue, const struct st_slice *ids, size_t n, enum st_redis_how_much how)
+static void add_look(struct st_redis_batch *b, struct st_slice queue, const struct st_slice *ids, size_t n,
+                     enum st_redis_how_much how)
 {
     static const char *const sets[] = {"lease", "scheduled", "retry", "archived", "completed"};
     struct st_redis_key names[7 + LOOK_MAX];
@@ -357,8 +379,8 @@ static void add_look(struct st_redis_batch *b, struct st_slice queue, const stru
     st_redis_add_script(b, ST_REDIS_READ, st_redis_lua(ST_LUA_look), keys, 7 + n, args, 1 + n);
 }
 
-static stint_code look_read(struct st_redis_store *s, const redisReply *r, struct look *l, const struct st_slice *ids, size_t n,
-                            int64_t *now_us, struct st_job_info *out, stint_error *err)
+static stint_code look_read(struct st_redis_store *s, const redisReply *r, struct look *l, const struct st_slice *ids,
+                            size_t n, int64_t *now_us, struct st_job_info *out, stint_error *err)
 {
     stint_code code = st_redis_reply_fail(s->r, r, err);
 
@@ -405,7 +427,8 @@ stint_code st_redis_look(struct st_redis_store *s, struct st_slice queue, const 
     return code;
 }
 
-static stint_code get(struct st_redis_store *s, int64_t now_us, struct st_slice id, struct st_job_info *out, stint_error *err)
+static stint_code get(struct st_redis_store *s, int64_t now_us, struct st_slice id, struct st_job_info *out,
+                      stint_error *err)
 {
     struct st_slice queue;
 
@@ -416,7 +439,8 @@ static stint_code get(struct st_redis_store *s, int64_t now_us, struct st_slice 
     return out->id ? STINT_OK : st_fail(err, STINT_ENOTFOUND, "there is no job %.*s", (int)id.len, id.p);
 }
 
-stint_code st_redis_op_get(struct st_store *base, int64_t now_us, struct st_slice id, struct st_job_info *out, stint_error *err)
+stint_code st_redis_op_get(struct st_store *base, int64_t now_us, struct st_slice id, struct st_job_info *out,
+                           stint_error *err)
 {
     stint_error local = {0};
 

@@ -2,8 +2,8 @@
  *
  * redis_reap.c - jobs whose worker let their lease end: ours, and those of stock asynq servers.
  *
- * A script says which they are, with all that is needed to decide; what is decided here is written by another, only where neither
- * lease nor message has changed in between.
+ * A script says which they are, with all that is needed to decide; what is decided here is written by another, only
+ * where neither lease nor message has changed in between.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,12 +11,13 @@
 #include "base/id.h"
 #include "store/redis_int.h"
 
-#define PARTS      6
-#define SKIPS_FREE 3 /* a prefetched job may be lost so often before it counts as run */
+#define PARTS           6
+#define SKIPS_FREE      3 /* a prefetched job may be lost so often before it counts as run */
 #define FOREIGN_MESSAGE "asynq: task lease expired"
 
 struct candidate {
-    struct st_slice queue, id, score, msg, field, rules, digest; /* in the answers of the first batch, kept; msg has no payload */
+    struct st_slice queue, id, score, msg, field, rules,
+        digest; /* in the answers of the first batch, kept; msg has no payload */
     double lease;
     enum st_outcome outcome;
     int64_t delay_us;
@@ -223,8 +224,8 @@ static void tell(const struct reaping *w, struct st_reaped *out, size_t *n_out)
     }
 }
 
-stint_code st_redis_op_reap(struct st_store *base, int64_t now_us, struct st_slice me, struct st_reaped *out, size_t max,
-                            size_t *n_out, stint_error *err)
+stint_code st_redis_op_reap(struct st_store *base, int64_t now_us, struct st_slice me, struct st_reaped *out,
+                            size_t max, size_t *n_out, stint_error *err)
 {
     struct reaping w = {.s = st_redis_of(base), .now_us = now_us, .me = me};
     stint_error local = {0};

@@ -2,8 +2,8 @@
  *
  * redis_route.c - which node of a Cluster has which slot.
  *
- * A key's slot is the CRC16 of what stands between its first { and the next }, or of all of it.  The map is read from any
- * node that answers, when we first come, after a MOVED, and when a node is gone; what MOVED says holds meanwhile.
+ * A key's slot is the CRC16 of what stands between its first { and the next }, or of all of it.  The map is read from
+ * any node that answers, when we first come, after a MOVED, and when a node is gone; what MOVED says holds meanwhile.
  *
  * Nodes are forgotten between batches only (requests point to them), and those that the URL names never.
  *
@@ -47,7 +47,8 @@ int st_redis_slot(struct st_slice key)
 /* ---- the map ------------------------------------------------------------------------------------------- */
 
 /* A node as CLUSTER SLOTS and redirections name it.  Without a host it is the one who speaks. */
-static struct st_redis_node *named(struct st_redis *r, struct st_slice host, int64_t port, const struct st_redis_node *from)
+static struct st_redis_node *named(struct st_redis *r, struct st_slice host, int64_t port,
+                                   const struct st_redis_node *from)
 {
     struct st_redis_addr a = {.port = (int)port};
 
@@ -120,9 +121,11 @@ stint_code st_redis_map_read(struct st_redis *r, int64_t until_us, stint_error *
 
     for (int connected = 1; connected >= 0; connected--) {
         for (size_t i = 0; i < n; i++, left--) {
-            const int64_t now = st_clock_mono_us(), share = (until_us > now ? until_us - now : 0) / (left < 4 ? (int64_t)left : 4);
+            const int64_t now = st_clock_mono_us(),
+                          share = (until_us > now ? until_us - now : 0) / (left < 4 ? (int64_t)left : 4);
 
-            if ((r->nodes[i]->link.fd >= 0) == (connected == 1) && read_from(r, r->nodes[i], now + share, err) == STINT_OK)
+            if ((r->nodes[i]->link.fd >= 0) == (connected == 1) &&
+                read_from(r, r->nodes[i], now + share, err) == STINT_OK)
                 return STINT_OK;
         }
     }
@@ -172,7 +175,8 @@ struct st_redis_node *st_redis_node_of(struct st_redis *r, int slot)
 }
 
 /* "MOVED 3999 127.0.0.1:6381": the port is behind the last colon. */
-struct st_redis_node *st_redis_redirect(struct st_redis *r, const redisReply *e, const struct st_redis_node *from, int *slot)
+struct st_redis_node *st_redis_redirect(struct st_redis *r, const redisReply *e, const struct st_redis_node *from,
+                                        int *slot)
 {
     const char *p = memchr(e->str, ' ', e->len);
     const char *q = p ? strchr(p + 1, ' ') : NULL;

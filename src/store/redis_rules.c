@@ -2,8 +2,8 @@
  *
  * redis_rules.c - what a worker's rules were when it claimed, so that anybody can reap.
  *
- * A claim does not know a job's type before it has taken it, so the whole set of rules is kept, once per queue, under its digest;
- * the job carries the digest, and whoever reads it chooses the rule by the job's type as the worker did.
+ * A claim does not know a job's type before it has taken it, so the whole set of rules is kept, once per queue, under
+ * its digest; the job carries the digest, and whoever reads it chooses the rule by the job's type as the worker did.
  * One line per rule: pattern, tab, queue or nothing, tab, the policy.
  */
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 
 #include "store/redis_int.h"
 
-#define TEXT_MAX ((size_t)1 << 20)
+#define TEXT_MAX  ((size_t)1 << 20)
 #define RULES_MAX 4096
 
 struct st_redis_rules {
@@ -67,7 +67,8 @@ static void text_make(struct st_redis_rules *r, const struct st_type_rule *rules
     sodium_bin2hex(r->ref, sizeof(r->ref), digest, 8);
 }
 
-const char *st_redis_rules_ref(struct st_redis_store *s, const struct st_type_rule *rules, size_t n, struct st_slice *text)
+const char *st_redis_rules_ref(struct st_redis_store *s, const struct st_type_rule *rules, size_t n,
+                               struct st_slice *text)
 {
     static const char none[] = "0000000000000000";
     const uint64_t mark = mark_of(rules, n);
@@ -91,7 +92,8 @@ const char *st_redis_rules_ref(struct st_redis_store *s, const struct st_type_ru
     return s->rules->ref;
 }
 
-stint_code st_redis_rules_write(struct st_redis_store *s, struct st_slice queue, const char *ref, struct st_slice text, stint_error *err)
+stint_code st_redis_rules_write(struct st_redis_store *s, struct st_slice queue, const char *ref, struct st_slice text,
+                                stint_error *err)
 {
     struct st_redis_key name;
     const struct st_slice key = st_redis_own_key(&name, queue, "rules"), args[] = {st_slice_cstr(ref), text};

@@ -2,7 +2,8 @@
  *
  * redis_run.c - sends a batch, reads the answers, and tries again what may be tried again.
  *
- * It goes in rounds.  Each sends what is still pending, one write to each node that is concerned, then reads the answers:
+ * It goes in rounds.  Each sends what is still pending, one write to each node that is concerned, then reads the
+ * answers:
  *
  *     PENDING --answer-->                   DONE
  *     PENDING --MOVED, ASK, NOSCRIPT, ..--> PENDING  it has done nothing: once more, elsewhere or with the script
@@ -24,10 +25,10 @@
 
 #define PAUSE_MIN_US (10 * ST_MS)
 #define PAUSE_MAX_US (200 * ST_MS)
-#define BREAKS_MAX 3   /* how often the connection to a single server may end under a batch that is tried again */
+#define BREAKS_MAX   3 /* how often the connection to a single server may end under a batch that is tried again */
 #define READONLY_MAX 3 /* a single server that says it is a replica: perhaps its name leads elsewhere by now */
-#define AT_ONCE 6      /* redirections that are followed without a pause */
-#define LEAST_US (100 * ST_MS) /* with less left nothing is sent any more; a quarter of the time if that is less */
+#define AT_ONCE      6 /* redirections that are followed without a pause */
+#define LEAST_US     (100 * ST_MS) /* with less left nothing is sent any more; a quarter of the time if that is less */
 
 struct run {
     struct st_redis *r;
@@ -289,7 +290,8 @@ static void read_all(struct run *x)
             read_node(x, x->r->nodes[i]);
 }
 
-static void follow(struct run *x, struct st_redis_request *q, const redisReply *a, const struct st_redis_node *from, bool ask)
+static void follow(struct run *x, struct st_redis_request *q, const redisReply *a, const struct st_redis_node *from,
+                   bool ask)
 {
     int slot = 0;
     struct st_redis_node *n = st_redis_redirect(x->r, a, from, &slot);
@@ -543,7 +545,8 @@ static void fresh(struct st_redis_batch *b)
 static stint_code too_much(const struct st_redis_batch *b, stint_error *err)
 {
     if (b->wire.failed && b->wire.len > ST_REDIS_BATCH_MAX / 2)
-        return st_refuse(err, "send less at once", "a batch for Redis is larger than %zu MiB", ST_REDIS_BATCH_MAX >> 20);
+        return st_refuse(err, "send less at once", "a batch for Redis is larger than %zu MiB",
+                         ST_REDIS_BATCH_MAX >> 20);
     return st_fail(err, STINT_ENOMEM, "no memory for a batch");
 }
 

@@ -3,16 +3,15 @@
  * redis_runqy.c - what runqy's clients and dashboard expect beside asynq's layout; with runqy=1.
  *
  *     a queue without a sub          is its sub `default`: inference -> inference.default
- *     asynq:t:ID                     HASH   field `queue`: in which queue a job is; kept as long as the job may be asked for
- *     asynq:result:ID                STRING the result, for a day
- *     asynq:QUEUE:pending            LIST   ids that clients push without the braces of asynq's keys, the jobs in asynq:t:ID with the
- *                                           fields type, payload, max_retry: taken over before a claim, once a second at most
- *     redis_storage=false            in the URL: nothing is kept of a job that has succeeded or failed
- *     asynq:workers:HOST:PID         HASH   see redis_asynq.c
+ *     asynq:t:ID                     HASH   field `queue`: in which queue a job is; kept as long as the job may be
+ * asked for asynq:result:ID                STRING the result, for a day asynq:QUEUE:pending            LIST   ids that
+ * clients push without the braces of asynq's keys, the jobs in asynq:t:ID with the fields type, payload, max_retry:
+ * taken over before a claim, once a second at most redis_storage=false            in the URL: nothing is kept of a job
+ * that has succeeded or failed asynq:workers:HOST:PID         HASH   see redis_asynq.c
  *
- * It stands around the store's own operations, which know nothing of it.  These keys are hints and copies: what cannot be
- * written is logged, and the operation has done what it was asked.  An id is taken off its list only when its job is enqueued;
- * repeating that with the same id adds nothing.
+ * It stands around the store's own operations, which know nothing of it.  These keys are hints and copies: what cannot
+ * be written is logged, and the operation has done what it was asked.  An id is taken off its list only when its job is
+ * enqueued; repeating that with the same id adds nothing.
  *
  * Thread: the handle's.
  */
@@ -24,14 +23,15 @@
 #include "base/clock.h"
 #include "store/redis_look.h"
 
-#define KEEP_S      "604800" /* how long the way to a job is kept after it was last written */
-#define RESULT_S    "86400"
-#define TAKE_EVERY  ST_SEC
-#define TAKE_MAX    200 /* of a list at once */
+#define KEEP_S     "604800" /* how long the way to a job is kept after it was last written */
+#define RESULT_S   "86400"
+#define TAKE_EVERY ST_SEC
+#define TAKE_MAX   200 /* of a list at once */
 
 static const struct st_store_ops *const real = &st_redis_ops;
 
-static void addf(struct st_redis_batch *b, const char *command, const char *key, struct st_slice id, const struct st_slice *more, size_t n)
+static void addf(struct st_redis_batch *b, const char *command, const char *key, struct st_slice id,
+                 const struct st_slice *more, size_t n)
 {
     struct st_redis_key name;
     struct st_slice argv[8] = {st_slice_cstr(command)};
@@ -83,15 +83,16 @@ static stint_code rename_all(struct renamed *r, const struct st_new_job *jobs, s
         if (has_sub(q))
             continue;
         if (q.len + strlen(".default") > ST_NAME_MAX)
-            return st_fail(err, STINT_EINVAL, "the queue %.*s is too long a name for a .default behind it", (int)q.len, q.p);
+            return st_fail(err, STINT_EINVAL, "the queue %.*s is too long a name for a .default behind it", (int)q.len,
+                           q.p);
         snprintf(r->names[i], sizeof(r->names[i]), "%.*s.default", (int)q.len, q.p);
         r->jobs[i].queue = st_slice_cstr(r->names[i]);
     }
     return STINT_OK;
 }
 
-static stint_code runqy_enqueue(struct st_store *base, int64_t now_us, const struct st_new_job *jobs, size_t n, struct st_enqueued *out,
-                                stint_error *err)
+static stint_code runqy_enqueue(struct st_store *base, int64_t now_us, const struct st_new_job *jobs, size_t n,
+                                struct st_enqueued *out, stint_error *err)
 {
     struct st_redis_store *s = st_redis_of(base);
     struct renamed r = {0};
@@ -129,8 +130,8 @@ static void tell_results(struct st_store *base, const struct st_finish *items, s
     run_or_tell(st_redis_of(base), &b, "asynq:result:ID");
 }
 
-/* redis_storage=false: nothing is kept of what has succeeded or failed, as runqy does where a deployment does not ask for it.  What has
- * not can still be asked for. */
+/* redis_storage=false: nothing is kept of what has succeeded or failed, as runqy does where a deployment does not ask
+ * for it.  What has not can still be asked for. */
 static void forget_ended(struct st_store *base, const struct st_finish *items, size_t n)
 {
     struct st_redis_batch b;
@@ -170,7 +171,8 @@ static void tell_ends(struct st_store *base, const struct st_finish *items, size
         tell_results(base, items, n);
 }
 
-static stint_code runqy_finish(struct st_store *base, int64_t now_us, struct st_finish *items, size_t n, stint_error *err)
+static stint_code runqy_finish(struct st_store *base, int64_t now_us, struct st_finish *items, size_t n,
+                               stint_error *err)
 {
     const stint_code code = real->finish(base, now_us, items, n, err);
 
@@ -179,11 +181,13 @@ static stint_code runqy_finish(struct st_store *base, int64_t now_us, struct st_
     return code;
 }
 
-/* ---- lists without braces ------------------------------------------------------------------------------------------ */
+/* ---- lists without braces ------------------------------------------------------------------------------------------
+ */
 
 enum { F_TYPE, F_PAYLOAD, F_MAX, F_N };
 
-static void add_list(struct st_redis_batch *b, const char *command, struct st_slice queue, const struct st_slice *more, size_t n)
+static void add_list(struct st_redis_batch *b, const char *command, struct st_slice queue, const struct st_slice *more,
+                     size_t n)
 {
     char tail[ST_NAME_MAX + 16];
     const int len = snprintf(tail, sizeof(tail), "%.*s:pending", (int)queue.len, queue.p);
@@ -201,13 +205,17 @@ static void take_off(struct st_redis_store *s, struct st_slice queue, struct st_
     run_or_tell(s, &b, "asynq:QUEUE:pending");
 }
 
-static stint_code enqueue_one(struct st_redis_store *s, struct st_slice queue, struct st_slice id, const redisReply *r, stint_error *err)
+static stint_code enqueue_one(struct st_redis_store *s, struct st_slice queue, struct st_slice id, const redisReply *r,
+                              stint_error *err)
 {
     const struct st_slice type = st_redis_text(r->element[F_TYPE]), payload = st_redis_text(r->element[F_PAYLOAD]);
     const int64_t max = st_redis_int(r->element[F_MAX], -1);
-    const struct st_new_job job = {.id = id, .type = type.len ? type : queue, .queue = queue,
+    const struct st_new_job job = {.id = id,
+                                   .type = type.len ? type : queue,
+                                   .queue = queue,
                                    .payload = payload.p ? payload : st_slice_cstr(""),
-                                   .max_attempts = max >= 0 && max < ST_ATTEMPTS_MAX ? (int)max + 1 : -1, .timeout_us = -1};
+                                   .max_attempts = max >= 0 && max < ST_ATTEMPTS_MAX ? (int)max + 1 : -1,
+                                   .timeout_us = -1};
     struct st_enqueued out;
 
     if (st_id_check(id, err) || st_type_check(job.type, err) || st_queue_check(queue, err))
@@ -282,7 +290,8 @@ static size_t name_add(struct st_slice *names, size_t n, struct st_slice name)
     return n + 1;
 }
 
-/* For the queues a claim names and those that are known: these names and their parents', which clients that know of no subs push to. */
+/* For the queues a claim names and those that are known: these names and their parents', which clients that know of no
+ * subs push to. */
 static void take_for(struct st_redis_store *s, const struct st_claim_req *req)
 {
     stint_error err = {0};
@@ -311,14 +320,16 @@ static void take_for(struct st_redis_store *s, const struct st_claim_req *req)
     free(names);
 }
 
-static stint_code runqy_claim(struct st_store *base, const struct st_claim_req *req, struct st_job **out, size_t *n_out, stint_error *err)
+static stint_code runqy_claim(struct st_store *base, const struct st_claim_req *req, struct st_job **out, size_t *n_out,
+                              stint_error *err)
 {
     take_for(st_redis_of(base), req);
     return real->claim(base, req, out, n_out, err);
 }
 
-static stint_code runqy_exchange(struct st_store *base, int64_t now_us, struct st_finish *items, size_t n, const struct st_claim_req *req,
-                                 struct st_job **out, size_t *n_out, bool *finished, stint_error *err)
+static stint_code runqy_exchange(struct st_store *base, int64_t now_us, struct st_finish *items, size_t n,
+                                 const struct st_claim_req *req, struct st_job **out, size_t *n_out, bool *finished,
+                                 stint_error *err)
 {
     stint_code code;
 

@@ -3,8 +3,8 @@
  * redis_sentinel.c - asks the sentinels who the master is.
  *
  * They are asked in the order of the URL, each with its share of what is left of the time, on a connection made for
- * this one question.  Whether the one they name is the master, it must say itself (ROLE, in st_redis_node_up): right after
- * a failover they may not know yet.
+ * this one question.  Whether the one they name is the master, it must say itself (ROLE, in st_redis_node_up): right
+ * after a failover they may not know yet.
  *
  * Thread: the client's.
  */
@@ -13,9 +13,11 @@
 #include <stdio.h>
 #include <string.h>
 
-static stint_code read_addr(const char *where, const char *master, const redisReply *a, struct st_redis_addr *out, stint_error *err)
+static stint_code read_addr(const char *where, const char *master, const redisReply *a, struct st_redis_addr *out,
+                            stint_error *err)
 {
-    const struct st_slice host = a->type == REDIS_REPLY_ARRAY && a->elements == 2 ? st_redis_text(a->element[0]) : ST_NONE;
+    const struct st_slice host =
+        a->type == REDIS_REPLY_ARRAY && a->elements == 2 ? st_redis_text(a->element[0]) : ST_NONE;
     const int64_t port = host.len ? st_redis_int(a->element[1], 0) : 0;
 
     if (!host.len) {
@@ -31,10 +33,11 @@ static stint_code read_addr(const char *where, const char *master, const redisRe
     return STINT_OK;
 }
 
-static stint_code ask_one(struct st_redis *r, const struct st_redis_addr *sentinel, struct st_redis_addr *out, int64_t until_us,
-                          stint_error *err)
+static stint_code ask_one(struct st_redis *r, const struct st_redis_addr *sentinel, struct st_redis_addr *out,
+                          int64_t until_us, stint_error *err)
 {
-    const struct st_redis_login as = {.user = r->url.sentinel_user, .password = r->url.sentinel_password, .sentinel = true};
+    const struct st_redis_login as = {
+        .user = r->url.sentinel_user, .password = r->url.sentinel_password, .sentinel = true};
     const char *const argv[] = {"SENTINEL", "GET-MASTER-ADDR-BY-NAME", r->url.master, NULL};
     struct st_redis_link l;
     struct st_redis_hello h;

@@ -12,7 +12,8 @@
 
 /* ---- ids by queue ------------------------------------------------------------------------------------------------ */
 
-/* One script over ids, whatever queues they are in; answer(i) is called with each one's part of the answer.  Unknown ones: ENOTFOUND. */
+/* One script over ids, whatever queues they are in; answer(i) is called with each one's part of the answer.  Unknown
+ * ones: ENOTFOUND. */
 struct steering {
     struct st_redis_store *s;
     const struct st_slice *ids;
@@ -44,8 +45,8 @@ static void call_add(struct steering *w, enum st_redis_lua which, int64_t now_us
     st_redis_args_clear(&args);
 }
 
-static stint_code steer_in(struct steering *w, enum st_redis_lua which, int64_t now_us, bool clock, bool *in, answer_fn fn, void *arg,
-                           stint_error *err)
+static stint_code steer_in(struct steering *w, enum st_redis_lua which, int64_t now_us, bool clock, bool *in,
+                           answer_fn fn, void *arg, stint_error *err)
 {
     struct st_redis_store *s = w->s;
 
@@ -67,8 +68,8 @@ static stint_code steer_in(struct steering *w, enum st_redis_lua which, int64_t 
     return STINT_OK;
 }
 
-static stint_code steer(struct st_redis_store *s, const struct st_slice *ids, size_t n, stint_code *verdicts, enum st_redis_lua which,
-                        int64_t now_us, bool clock, answer_fn fn, void *arg, stint_error *err)
+static stint_code steer(struct st_redis_store *s, const struct st_slice *ids, size_t n, stint_code *verdicts,
+                        enum st_redis_lua which, int64_t now_us, bool clock, answer_fn fn, void *arg, stint_error *err)
 {
     struct steering w = {.s = s, .ids = ids, .n = n, .verdicts = verdicts};
     bool *in = calloc(n + 1, sizeof(*in));
@@ -88,7 +89,8 @@ static stint_code steer(struct st_redis_store *s, const struct st_slice *ids, si
     return code;
 }
 
-/* ---- cancel ---------------------------------------------------------------------------------------------------------- */
+/* ---- cancel
+ * ---------------------------------------------------------------------------------------------------------- */
 
 struct cancelling {
     stint_code *verdicts;
@@ -123,8 +125,8 @@ static void cancel_tell(struct st_redis_store *s, const struct st_slice *ids, si
         st_redis_run(s->r, &s->b, &err);
 }
 
-stint_code st_redis_op_cancel(struct st_store *base, int64_t now_us, const struct st_slice *ids, size_t n, stint_code *verdicts,
-                              bool *asked, stint_error *err)
+stint_code st_redis_op_cancel(struct st_store *base, int64_t now_us, const struct st_slice *ids, size_t n,
+                              stint_code *verdicts, bool *asked, stint_error *err)
 {
     struct st_redis_store *s = st_redis_of(base);
     bool *told = calloc(n + 1, sizeof(*told));
@@ -144,7 +146,8 @@ stint_code st_redis_op_cancel(struct st_store *base, int64_t now_us, const struc
     return code;
 }
 
-/* ---- retry and discard --------------------------------------------------------------------------------------------------- */
+/* ---- retry and discard
+ * --------------------------------------------------------------------------------------------------- */
 
 static stint_code retry_answer(void *arg, size_t i, const redisReply *r, stint_error *err)
 {
@@ -156,12 +159,13 @@ static stint_code retry_answer(void *arg, size_t i, const redisReply *r, stint_e
     return STINT_OK;
 }
 
-stint_code st_redis_op_retry(struct st_store *base, int64_t now_us, const struct st_slice *ids, size_t n, stint_code *verdicts,
-                             stint_error *err)
+stint_code st_redis_op_retry(struct st_store *base, int64_t now_us, const struct st_slice *ids, size_t n,
+                             stint_code *verdicts, stint_error *err)
 {
     stint_error local = {0};
 
-    return steer(st_redis_of(base), ids, n, verdicts, ST_LUA_revive, now_us, true, retry_answer, verdicts, err ? err : &local);
+    return steer(st_redis_of(base), ids, n, verdicts, ST_LUA_revive, now_us, true, retry_answer, verdicts,
+                 err ? err : &local);
 }
 
 static bool file_add(struct st_pruned *p, struct st_slice file)
@@ -218,9 +222,11 @@ stint_code st_redis_op_discard(struct st_store *base, const struct st_slice *ids
     return code;
 }
 
-/* ---- pause ----------------------------------------------------------------------------------------------------------------- */
+/* ---- pause
+ * ----------------------------------------------------------------------------------------------------------------- */
 
-stint_code st_redis_op_pause(struct st_store *base, int64_t now_us, struct st_slice queue, bool paused, stint_error *err)
+stint_code st_redis_op_pause(struct st_store *base, int64_t now_us, struct st_slice queue, bool paused,
+                             stint_error *err)
 {
     struct st_redis_store *s = st_redis_of(base);
     struct st_redis_key key;
@@ -247,7 +253,8 @@ stint_code st_redis_op_pause(struct st_store *base, int64_t now_us, struct st_sl
     return STINT_OK;
 }
 
-/* ---- who is asked to stop ------------------------------------------------------------------------------------------------------ */
+/* ---- who is asked to stop
+ * ------------------------------------------------------------------------------------------------------ */
 
 struct flagging {
     struct st_redis_store *s;
@@ -257,7 +264,8 @@ struct flagging {
 };
 
 /* Those of one queue.  Entries whose job is no longer held by anybody are swept. */
-static stint_code flagged_in(struct flagging *w, struct st_slice queue, const struct st_slice *ids, size_t n, stint_error *err)
+static stint_code flagged_in(struct flagging *w, struct st_slice queue, const struct st_slice *ids, size_t n,
+                             stint_error *err)
 {
     struct st_redis_store *s = w->s;
     struct st_redis_key key;
@@ -268,8 +276,8 @@ static stint_code flagged_in(struct flagging *w, struct st_slice queue, const st
         return st_fail(err, STINT_ENOMEM, "no memory for %zu jobs", n);
     st_redis_batch_reset(&s->b);
     for (size_t i = 0; i < n; i++) {
-        const struct st_slice argv[] = {st_slice_cstr("HMGET"), st_redis_task_key(&key, queue, ids[i]), st_slice_cstr("stint"),
-                                        st_slice_cstr("state")};
+        const struct st_slice argv[] = {st_slice_cstr("HMGET"), st_redis_task_key(&key, queue, ids[i]),
+                                        st_slice_cstr("stint"), st_slice_cstr("state")};
 
         st_redis_add(&s->b, ST_REDIS_READ, argv[1], argv, 4);
     }
@@ -283,8 +291,8 @@ static stint_code flagged_in(struct flagging *w, struct st_slice queue, const st
 
         if (r->elements != 2 || !st_slice_is(st_redis_text(r->element[1]), "active")) {
             sweep[2 + dead++] = ids[i];
-        } else if (st_redis_task_unpack(st_redis_text(r->element[0]), &t) && st_slice_is(w->worker, t.worker) && w->n < w->max &&
-                   ids[i].len <= ST_ID_MAX) {
+        } else if (st_redis_task_unpack(st_redis_text(r->element[0]), &t) && st_slice_is(w->worker, t.worker) &&
+                   w->n < w->max && ids[i].len <= ST_ID_MAX) {
             memset(w->ids[w->n], 0, sizeof(w->ids[0]));
             memcpy(w->ids[w->n++], ids[i].p, ids[i].len);
         }
@@ -306,7 +314,8 @@ static stint_code flags_read(struct flagging *w, struct st_redis_args *args, siz
     st_redis_batch_reset(&s->b);
     for (size_t q = 0; q < s->queues.n; q++) {
         struct st_redis_key key;
-        const struct st_slice argv[] = {st_slice_cstr("SMEMBERS"), st_redis_own_key(&key, st_slice_cstr(s->queues.p[q]), "cancel")};
+        const struct st_slice argv[] = {st_slice_cstr("SMEMBERS"),
+                                        st_redis_own_key(&key, st_slice_cstr(s->queues.p[q]), "cancel")};
 
         st_redis_add(&s->b, ST_REDIS_READ, argv[1], argv, 2);
     }

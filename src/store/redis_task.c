@@ -2,7 +2,8 @@
  *
  * redis_task.c - the packed field and the list of ended attempts, as bytes and as structs.
  *
- * What is read here was written by this program or by somebody with write access to the server: every length is checked.
+ * What is read here was written by this program or by somebody with write access to the server: every length is
+ * checked.
  */
 #include <math.h>
 #include <stdio.h>
@@ -82,8 +83,8 @@ bool st_redis_task_unpack(struct st_slice f, struct st_redis_task *out)
 
 void st_redis_task_pack(const struct st_redis_task *t, struct st_buf *out)
 {
-    const char head[8] = {ST_RT_VERSION, (char)t->flags, (char)t->skips, (char)t->last_outcome, (char)t->last_state,
-                          (char)t->kind};
+    const char head[8] = {ST_RT_VERSION,         (char)t->flags,      (char)t->skips,
+                          (char)t->last_outcome, (char)t->last_state, (char)t->kind};
     const int64_t fixed[] = {t->last_fence,       t->finished_us, t->created_us,     t->due_us,
                              t->first_started_us, t->timeout_us,  t->unique_until_us};
 

@@ -100,9 +100,11 @@ static stint_code load_ca(SSL_CTX *ctx, const char *ca, stint_error *err)
 
     if (!there)
         return st_refuse(err, "name a file with certificates in PEM format", "tls_ca=%.160s: %s", ca, strerror(errno));
-    if (!ca ? SSL_CTX_set_default_verify_paths(ctx) == 1 : SSL_CTX_load_verify_locations(ctx, folder ? NULL : ca, folder ? ca : NULL) == 1)
+    if (!ca ? SSL_CTX_set_default_verify_paths(ctx) == 1
+            : SSL_CTX_load_verify_locations(ctx, folder ? NULL : ca, folder ? ca : NULL) == 1)
         return STINT_OK;
-    return st_refuse(err, "name a file with certificates in PEM format", "tls_ca=%.160s: %s", ca ? ca : "the system's", reason());
+    return st_refuse(err, "name a file with certificates in PEM format", "tls_ca=%.160s: %s", ca ? ca : "the system's",
+                     reason());
 }
 
 static stint_code load_own(SSL_CTX *ctx, const struct st_redis_url *u, stint_error *err)
@@ -110,10 +112,11 @@ static stint_code load_own(SSL_CTX *ctx, const struct st_redis_url *u, stint_err
     if (!u->tls_cert)
         return STINT_OK;
     if (SSL_CTX_use_certificate_chain_file(ctx, u->tls_cert) != 1)
-        return st_refuse(err, "name a file with a certificate in PEM format", "tls_cert=%.160s: %s", u->tls_cert, reason());
+        return st_refuse(err, "name a file with a certificate in PEM format", "tls_cert=%.160s: %s", u->tls_cert,
+                         reason());
     if (SSL_CTX_use_PrivateKey_file(ctx, u->tls_key, SSL_FILETYPE_PEM) != 1 || SSL_CTX_check_private_key(ctx) != 1)
-        return st_refuse(err, "name the file with the certificate's key in PEM format, without a passphrase", "tls_key=%.160s: %s",
-                         u->tls_key, reason());
+        return st_refuse(err, "name the file with the certificate's key in PEM format, without a passphrase",
+                         "tls_key=%.160s: %s", u->tls_key, reason());
     return STINT_OK;
 }
 
@@ -172,11 +175,14 @@ static stint_code refused(struct st_redis_link *l, const char *name, stint_error
     const long verdict = SSL_get_verify_result(l->ssl);
 
     if (verdict != X509_V_OK) {
-        st_fail(err, STINT_ESTORE, "the certificate of %.100s is not accepted: %s", name, X509_verify_cert_error_string(verdict));
+        st_fail(err, STINT_ESTORE, "the certificate of %.100s is not accepted: %s", name,
+                X509_verify_cert_error_string(verdict));
         if (verdict == X509_V_ERR_CERT_HAS_EXPIRED || verdict == X509_V_ERR_CERT_NOT_YET_VALID)
             st_err_remedy(err, "renew the server's certificate, or set the clock of this machine");
         else
-            st_err_remedy(err, "name the authority (tls_ca=FILE) or the server as its certificate does (tls_name=NAME) in the URL");
+            st_err_remedy(
+                err,
+                "name the authority (tls_ca=FILE) or the server as its certificate does (tls_name=NAME) in the URL");
         return STINT_ESTORE;
     }
     if (!ERR_peek_last_error())

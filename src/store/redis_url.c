@@ -5,7 +5,8 @@
  *     redis[s][-sentinel|-cluster]://[USER[:PASSWORD]@]HOST[:PORT][,...][/DB][?OPTION=VALUE&...]
  *     redis+unix://[USER[:PASSWORD]@]/PATH[?db=N&...]
  *
- * User, password, path and values may be percent-encoded.  An error never shows a password: it names the part that is wrong.
+ * User, password, path and values may be percent-encoded.  An error never shows a password: it names the part that is
+ * wrong.
  *
  * Thread: any.
  */
@@ -16,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PORT_REDIS 6379
+#define PORT_REDIS    6379
 #define PORT_SENTINEL 26379
 #define UNIX_PATH_MAX 107
 
@@ -76,7 +77,10 @@ bool st_redis_addr_eq(const struct st_redis_addr *a, const struct st_redis_addr 
 
 static int hex(char c)
 {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
 }
 
 /* "a%20b" -> "a b"; what: for the message. */
@@ -98,8 +102,8 @@ static stint_code decode(struct st_slice s, const char *what, char **out, stint_
         }
         if (!c) {
             free(to);
-            return st_refuse(err, "write a percent sign as %25", "the %s in the Redis URL has a %% that is not followed by two digits",
-                             what);
+            return st_refuse(err, "write a percent sign as %25",
+                             "the %s in the Redis URL has a %% that is not followed by two digits", what);
         }
         to[n++] = (char)c;
     }
@@ -173,7 +177,8 @@ static stint_code parse_host(struct st_slice s, int port, struct st_redis_addr *
     }
     a->port = port;
     if (rest.len && (rest.p[0] != ':' || !port_of(ST_SLICE(rest.p + 1, rest.len - 1), &a->port)))
-        return st_refuse(err, "a port is a number from 1 to 65535; special characters of a password are percent-encoded",
+        return st_refuse(err,
+                         "a port is a number from 1 to 65535; special characters of a password are percent-encoded",
                          "the Redis URL has a bad port"); /* what it is may be part of a password */
     if (!host_ok(host))
         return st_refuse(err, "write redis://HOST:PORT/DB; special characters of a password are percent-encoded",
@@ -191,13 +196,14 @@ static stint_code parse_hosts(struct st_slice s, struct st_redis_url *u, stint_e
         const struct st_slice one = cut_at(&s, ',');
 
         if (u->n_hosts == ST_REDIS_HOSTS_MAX)
-            return st_refuse(err, "name a few of them: the others are found through these", "the Redis URL names more than %d hosts",
-                             ST_REDIS_HOSTS_MAX);
+            return st_refuse(err, "name a few of them: the others are found through these",
+                             "the Redis URL names more than %d hosts", ST_REDIS_HOSTS_MAX);
         if (parse_host(one, port, &u->hosts[u->n_hosts++], err))
             return err ? err->code : STINT_EINVAL;
     } while (s.p);
     if (u->n_hosts > 1 && u->kind == ST_REDIS_ONE)
-        return st_refuse(err, "use redis-sentinel:// or redis-cluster://", "a redis:// URL names one host, this one has %zu", u->n_hosts);
+        return st_refuse(err, "use redis-sentinel:// or redis-cluster://",
+                         "a redis:// URL names one host, this one has %zu", u->n_hosts);
     return STINT_OK;
 }
 
@@ -221,8 +227,8 @@ static char **own_option(struct st_redis_url *u, struct st_slice name)
         const char *name;
         char **at;
     } own[] = {
-        {"master", &u->master},           {"sentinel_user", &u->sentinel_user}, {"sentinel_password", &u->sentinel_password},
-        {"tls_ca", &u->tls_ca},           {"tls_cert", &u->tls_cert},           {"tls_key", &u->tls_key},
+        {"master", &u->master},     {"sentinel_user", &u->sentinel_user}, {"sentinel_password", &u->sentinel_password},
+        {"tls_ca", &u->tls_ca},     {"tls_cert", &u->tls_cert},           {"tls_key", &u->tls_key},
         {"tls_name", &u->tls_name},
     };
 
@@ -279,11 +285,14 @@ static stint_code check(struct st_redis_url *u, stint_error *err)
     const bool tls_options = u->tls_ca || u->tls_cert || u->tls_key || u->tls_name || !u->tls_verify;
 
     if (u->kind == ST_REDIS_SENTINEL && !(u->master && *u->master))
-        return st_refuse(err, "add ?master=NAME, the name the sentinels know it by", "a redis-sentinel:// URL needs the master's name");
+        return st_refuse(err, "add ?master=NAME, the name the sentinels know it by",
+                         "a redis-sentinel:// URL needs the master's name");
     if (u->kind != ST_REDIS_SENTINEL && (u->master || u->sentinel_user || u->sentinel_password))
-        return st_refuse(err, "write redis-sentinel://, or leave it out", "master and sentinel_... are options of redis-sentinel:// only");
+        return st_refuse(err, "write redis-sentinel://, or leave it out",
+                         "master and sentinel_... are options of redis-sentinel:// only");
     if (tls_options && !u->tls)
-        return st_refuse(err, "write rediss:// for TLS, or leave them out", "tls_... options are for URLs that begin with rediss");
+        return st_refuse(err, "write rediss:// for TLS, or leave them out",
+                         "tls_... options are for URLs that begin with rediss");
     if (!u->tls_cert != !u->tls_key)
         return st_refuse(err, "give both", "tls_cert and tls_key belong together");
     return STINT_OK;
@@ -309,8 +318,8 @@ static stint_code parse_path(struct st_slice s, struct st_redis_url *u, stint_er
     if (code)
         return code;
     if (path[0] != '/' || strlen(path) > UNIX_PATH_MAX)
-        code = st_refuse(err, "write redis+unix:///run/redis/redis.sock", "a socket's path begins with / and has at most %d bytes",
-                         UNIX_PATH_MAX);
+        code = st_refuse(err, "write redis+unix:///run/redis/redis.sock",
+                         "a socket's path begins with / and has at most %d bytes", UNIX_PATH_MAX);
     else
         snprintf(u->hosts[u->n_hosts++].host, sizeof(u->hosts[0].host), "%s", path);
     free(path);
@@ -359,8 +368,9 @@ stint_code st_redis_url_parse(const char *url, struct st_redis_url *out, stint_e
 
     memset(out, 0, sizeof(*out));
     if (!scheme)
-        return st_refuse(err, "write redis://HOST:PORT/DB, rediss://, redis+unix:///PATH, redis-sentinel:// or redis-cluster://",
-                         "this is not the URL of a Redis server");
+        return st_refuse(
+            err, "write redis://HOST:PORT/DB, rediss://, redis+unix:///PATH, redis-sentinel:// or redis-cluster://",
+            "this is not the URL of a Redis server");
     if (strlen(url) > ST_REDIS_URL_MAX)
         return st_refuse(err, "shorten it", "the Redis URL is longer than %d bytes", ST_REDIS_URL_MAX);
     out->kind = scheme->kind;
@@ -399,7 +409,8 @@ void st_redis_url_clear(struct st_redis_url *u)
     memset(u, 0, sizeof(*u));
 }
 
-/* ---- other people's options --------------------------------------------------------------------------------------- */
+/* ---- other people's options ---------------------------------------------------------------------------------------
+ */
 
 const char *st_redis_url_option(const struct st_redis_url *u, const char *name)
 {
@@ -417,8 +428,8 @@ stint_code st_redis_url_options_check(const struct st_redis_url *u, const char *
         while (k && *k && strcmp(*k, u->options[i].name) != 0)
             k++;
         if (!k || !*k)
-            return st_refuse(err, "leave it out, or see docs/redis.md for those there are", "the Redis URL has an unknown option: %.64s",
-                             u->options[i].name);
+            return st_refuse(err, "leave it out, or see docs/redis.md for those there are",
+                             "the Redis URL has an unknown option: %.64s", u->options[i].name);
     }
     return STINT_OK;
 }

@@ -17,8 +17,8 @@ struct st_redis_place {
     char name[ST_NAME_MAX + 1];
     bool known;
     bool paused;
-    int64_t len;     /* of its list; 0 while it is paused */
-    int64_t due_us;  /* of the first that is scheduled or to be tried again; 0 = none */
+    int64_t len;    /* of its list; 0 while it is paused */
+    int64_t due_us; /* of the first that is scheduled or to be tried again; 0 = none */
 };
 
 struct st_redis_wait {
@@ -30,23 +30,23 @@ struct st_redis_wait {
     /* what it is for; the names are in one allocation */
     bool watched, work, renamed;
     struct st_slice *queues, worker;
-    size_t n_queues; /* 0 = all */
+    size_t n_queues;          /* 0 = all */
     char own[ST_ID_MAX + 16]; /* stint:wake:WORKER */
 
-    bool no_tracking;         /* refused, or a Cluster */
-    bool no_ear;              /* refused, or not wanted */
-    int64_t ear_id;           /* whom the tracking is for */
-    unsigned generation;      /* of the connection that has it on; 0 = none */
-    bool asleep;              /* what it waits for was read since it wants work */
-    bool names_known;         /* asynq:queues has not changed */
+    bool no_tracking;    /* refused, or a Cluster */
+    bool no_ear;         /* refused, or not wanted */
+    int64_t ear_id;      /* whom the tracking is for */
+    unsigned generation; /* of the connection that has it on; 0 = none */
+    bool asleep;         /* what it waits for was read since it wants work */
+    bool names_known;    /* asynq:queues has not changed */
     struct st_redis_place *places;
     size_t n_places;
     int64_t names_us, read_us; /* when the names and the places were last read */
 
     int64_t spoken_us, heard_us;
     struct st_tries tries;
-    int64_t retry_us;         /* when to connect again */
-    bool away;                /* no connection; people were told */
+    int64_t retry_us; /* when to connect again */
+    bool away;        /* no connection; people were told */
 
     unsigned pending; /* heard, and not told yet */
     unsigned news;    /* what the last wait has told */

@@ -115,10 +115,12 @@ static void say_emptied(struct st_redis_store *s, const char *id)
 {
     st_log(ST_LOG_ERROR, "store.emptied", ST_F("where", st_redis_where(s->r)), ST_F("worker", id),
            ST_F("effect", "every job that was there is gone"),
-           ST_F("remedy", "somebody has run FLUSHALL or FLUSHDB, or the server came back without its data: see `stint doctor`"));
+           ST_F("remedy",
+                "somebody has run FLUSHALL or FLUSHDB, or the server came back without its data: see `stint doctor`"));
 }
 
-static stint_code beat_answer(struct st_redis_store *s, const struct st_worker_info *w, const redisReply *r, stint_error *err)
+static stint_code beat_answer(struct st_redis_store *s, const struct st_worker_info *w, const redisReply *r,
+                              stint_error *err)
 {
     struct st_redis_care *care = st_redis_care(s, err);
 
@@ -150,7 +152,8 @@ static struct st_worker_info with_start(struct st_redis_store *s, const struct s
     return self;
 }
 
-stint_code st_redis_op_worker_beat(struct st_store *store, int64_t now_us, const struct st_worker_info *given, stint_error *err)
+stint_code st_redis_op_worker_beat(struct st_store *store, int64_t now_us, const struct st_worker_info *given,
+                                   stint_error *err)
 {
     struct st_redis_store *s = st_redis_of(store);
     const struct st_worker_info self = with_start(s, given, now_us), *w = &self;
@@ -173,7 +176,8 @@ stint_code st_redis_op_worker_beat(struct st_store *store, int64_t now_us, const
                         (const struct st_slice[]){st_slice_cstr(w->id), st_slice_cstr(now), st_slice_cstr(silent),
                                                   st_buf_view(&process), st_buf_view(&rest), st_slice_cstr(version)},
                         6);
-    code = process.failed || rest.failed ? st_fail(&local, STINT_ENOMEM, "no memory for a worker's row") : st_redis_run(s->r, &b, &local);
+    code = process.failed || rest.failed ? st_fail(&local, STINT_ENOMEM, "no memory for a worker's row")
+                                         : st_redis_run(s->r, &b, &local);
     if (!code)
         code = beat_answer(s, w, st_redis_reply(&b, 0), &local);
     st_redis_batch_clear(&b);
@@ -203,8 +207,8 @@ static void mark_leader(struct st_worker_info *list, size_t n, const redisReply 
     }
 }
 
-static stint_code list_read(struct st_redis_store *s, const struct st_redis_batch *b, struct st_worker_info **out, size_t *n_out,
-                            stint_error *err)
+static stint_code list_read(struct st_redis_store *s, const struct st_redis_batch *b, struct st_worker_info **out,
+                            size_t *n_out, stint_error *err)
 {
     const redisReply *rows = st_redis_reply(b, 0), *leader = st_redis_reply(b, 1), *time = st_redis_reply(b, 2);
     const size_t n = rows && rows->type == REDIS_REPLY_ARRAY ? rows->elements / 2 : 0;
@@ -259,7 +263,8 @@ static stint_code remove_answer(struct st_redis_store *s, const redisReply *r, s
     }
 }
 
-static stint_code take_row(struct st_redis_store *s, struct st_slice id, bool gone, int64_t epoch, int64_t if_beat_us, stint_error *err)
+static stint_code take_row(struct st_redis_store *s, struct st_slice id, bool gone, int64_t epoch, int64_t if_beat_us,
+                           stint_error *err)
 {
     const struct st_slice keys[] = {st_slice_cstr(ST_REDIS_WORKERS), st_slice_cstr(ST_REDIS_LEADER)};
     char epoch_text[24], beat[24];
@@ -271,9 +276,10 @@ static stint_code take_row(struct st_redis_store *s, struct st_slice id, bool go
     snprintf(beat, sizeof(beat), "%lld", (long long)if_beat_us);
     st_redis_batch_init(&b);
     st_redis_add(&b, ST_REDIS_READ, keys[0], (const struct st_slice[]){st_slice_cstr("HGET"), keys[0], id}, 3);
-    st_redis_add_script(&b, ST_REDIS_WRITE, st_redis_lua(ST_LUA_worker_remove), keys, 2,
-                        (const struct st_slice[]){id, st_slice_cstr(epoch_text), st_slice_cstr(beat), st_slice_cstr(gone ? "1" : "0")},
-                        4);
+    st_redis_add_script(
+        &b, ST_REDIS_WRITE, st_redis_lua(ST_LUA_worker_remove), keys, 2,
+        (const struct st_slice[]){id, st_slice_cstr(epoch_text), st_slice_cstr(beat), st_slice_cstr(gone ? "1" : "0")},
+        4);
     code = st_redis_run(s->r, &b, err);
     if (!code)
         code = remove_answer(s, st_redis_reply(&b, 1), id, err);
@@ -288,8 +294,8 @@ static stint_code take_row(struct st_redis_store *s, struct st_slice id, bool go
 }
 
 /* The row first: whoever may not take it must not end the leases of one that lives. */
-stint_code st_redis_op_worker_remove(struct st_store *store, int64_t now_us, struct st_slice id, bool expire_leases, int64_t epoch,
-                               int64_t if_beat_us, stint_error *err)
+stint_code st_redis_op_worker_remove(struct st_store *store, int64_t now_us, struct st_slice id, bool expire_leases,
+                                     int64_t epoch, int64_t if_beat_us, stint_error *err)
 {
     struct st_redis_store *s = st_redis_of(store);
     stint_error local = {0};
@@ -315,7 +321,8 @@ static stint_code lead_read(struct st_redis_store *s, const redisReply *r, struc
     return STINT_OK;
 }
 
-stint_code st_redis_op_lead(struct st_store *store, const struct st_lead_req *req, struct st_lead *out, stint_error *err)
+stint_code st_redis_op_lead(struct st_store *store, const struct st_lead_req *req, struct st_lead *out,
+                            stint_error *err)
 {
     struct st_redis_store *s = st_redis_of(store);
     const struct st_slice key = st_slice_cstr(ST_REDIS_LEADER);

@@ -2,9 +2,9 @@
  *
  * signal.c - a store whose wake-ups go through Redis.
  *
- * Wraps a real store.  What may concern others is told after it has succeeded: jobs added, given back or taken, requests
- * to stop.  The waits of a worker listen to Redis instead of the real store.  All of it is a hint: Redis being away,
- * slow or wrong changes no answer of the store, only how soon others notice.
+ * Wraps a real store.  What may concern others is told after it has succeeded: jobs added, given back or taken,
+ * requests to stop.  The waits of a worker listen to Redis instead of the real store.  All of it is a hint: Redis being
+ * away, slow or wrong changes no answer of the store, only how soon others notice.
  *
  * Not told: jobs added inside somebody's own transaction (nobody knows here when it commits), and what programs without
  * this setting do.  Those are found by polling.
@@ -51,7 +51,8 @@ static void tell(struct st_store *s, enum st_signal_what what, struct st_slice a
         g->teller = st_teller_new(g->url, &g->channels, &err);
         g->mute = !g->teller;
         if (g->mute)
-            st_log(ST_LOG_WARN, "signal.lost", ST_F("redis", st_redis_where(g->redis)), ST_F("what", "telling"), ST_FE(&err));
+            st_log(ST_LOG_WARN, "signal.lost", ST_F("redis", st_redis_where(g->redis)), ST_F("what", "telling"),
+                   ST_FE(&err));
     }
     if (g->teller)
         st_teller_tell(g->teller, what, about);
@@ -64,8 +65,8 @@ static void tell_any(struct st_store *s, enum st_signal_what what)
 
 /* ---- what others are told ---------------------------------------------------------------------------- */
 
-static stint_code g_enqueue(struct st_store *s, int64_t now_us, const struct st_new_job *jobs, size_t n, struct st_enqueued *out,
-                            stint_error *err)
+static stint_code g_enqueue(struct st_store *s, int64_t now_us, const struct st_new_job *jobs, size_t n,
+                            struct st_enqueued *out, stint_error *err)
 {
     struct st_store *real = real_of(s);
     const stint_code code = real->ops->enqueue(real, now_us, jobs, n, out, err);
@@ -98,8 +99,9 @@ static stint_code g_finish(struct st_store *s, int64_t now_us, struct st_finish 
     return code;
 }
 
-static stint_code g_exchange(struct st_store *s, int64_t now_us, struct st_finish *items, size_t n, const struct st_claim_req *req,
-                             struct st_job **out, size_t *n_out, bool *finished, stint_error *err)
+static stint_code g_exchange(struct st_store *s, int64_t now_us, struct st_finish *items, size_t n,
+                             const struct st_claim_req *req, struct st_job **out, size_t *n_out, bool *finished,
+                             stint_error *err)
 {
     struct st_store *real = real_of(s);
     const stint_code code = real->ops->exchange(real, now_us, items, n, req, out, n_out, finished, err);
@@ -109,8 +111,8 @@ static stint_code g_exchange(struct st_store *s, int64_t now_us, struct st_finis
     return code;
 }
 
-static stint_code g_reap(struct st_store *s, int64_t now_us, struct st_slice me, struct st_reaped *out, size_t max, size_t *n_out,
-                         stint_error *err)
+static stint_code g_reap(struct st_store *s, int64_t now_us, struct st_slice me, struct st_reaped *out, size_t max,
+                         size_t *n_out, stint_error *err)
 {
     struct st_store *real = real_of(s);
     const stint_code code = real->ops->reap(real, now_us, me, out, max, n_out, err);
@@ -146,8 +148,8 @@ static stint_code g_acquire_many(struct st_store *s, struct st_acquire *items, s
     return code;
 }
 
-static stint_code g_disown(struct st_store *s, int64_t now_us, struct st_slice worker, const struct st_slice *known, size_t n,
-                           size_t *n_given, stint_error *err)
+static stint_code g_disown(struct st_store *s, int64_t now_us, struct st_slice worker, const struct st_slice *known,
+                           size_t n, size_t *n_given, stint_error *err)
 {
     struct st_store *real = real_of(s);
     const stint_code code = real->ops->disown(real, now_us, worker, known, n, n_given, err);
@@ -157,8 +159,8 @@ static stint_code g_disown(struct st_store *s, int64_t now_us, struct st_slice w
     return code;
 }
 
-static stint_code g_cancel(struct st_store *s, int64_t now_us, const struct st_slice *ids, size_t n, stint_code *verdicts, bool *asked,
-                           stint_error *err)
+static stint_code g_cancel(struct st_store *s, int64_t now_us, const struct st_slice *ids, size_t n,
+                           stint_code *verdicts, bool *asked, stint_error *err)
 {
     struct st_store *real = real_of(s);
     const stint_code code = real->ops->cancel(real, now_us, ids, n, verdicts, asked, err);
@@ -169,8 +171,8 @@ static stint_code g_cancel(struct st_store *s, int64_t now_us, const struct st_s
     return code;
 }
 
-static stint_code g_retry(struct st_store *s, int64_t now_us, const struct st_slice *ids, size_t n, stint_code *verdicts,
-                          stint_error *err)
+static stint_code g_retry(struct st_store *s, int64_t now_us, const struct st_slice *ids, size_t n,
+                          stint_code *verdicts, stint_error *err)
 {
     struct st_store *real = real_of(s);
     const stint_code code = real->ops->retry(real, now_us, ids, n, verdicts, err);
@@ -198,8 +200,8 @@ static stint_code g_wait(struct st_store *s, int timeout_ms, bool *woken, stint_
     return st_hearer_wait(of(s)->hearer, real_of(s), timeout_ms, woken, err);
 }
 
-static stint_code g_watch(struct st_store *s, struct st_slice worker, const struct st_slice *queues, size_t n, bool work,
-                          stint_error *err)
+static stint_code g_watch(struct st_store *s, struct st_slice worker, const struct st_slice *queues, size_t n,
+                          bool work, stint_error *err)
 {
     return st_hearer_watch(of(s)->hearer, worker, queues, n, work, err);
 }
@@ -218,11 +220,11 @@ static void g_interrupt(struct st_store *s)
 
 /* ---- what is only passed on -------------------------------------------------------------------------------- */
 
-#define PASS(op, ...)                                                                              \
-    do {                                                                                           \
-        struct st_store *real = real_of(s);                                                        \
-                                                                                                   \
-        return real->ops->op(real, __VA_ARGS__);                                                   \
+#define PASS(op, ...)                                                                                                  \
+    do {                                                                                                               \
+        struct st_store *real = real_of(s);                                                                            \
+                                                                                                                       \
+        return real->ops->op(real, __VA_ARGS__);                                                                       \
     } while (0)
 
 static stint_code g_enqueue_tx(struct st_store *s, void *conn, int64_t now_us, const struct st_new_job *jobs, size_t n,
@@ -231,7 +233,8 @@ static stint_code g_enqueue_tx(struct st_store *s, void *conn, int64_t now_us, c
     PASS(enqueue_tx, conn, now_us, jobs, n, out, err);
 }
 
-static stint_code g_claim(struct st_store *s, const struct st_claim_req *req, struct st_job **out, size_t *n_out, stint_error *err)
+static stint_code g_claim(struct st_store *s, const struct st_claim_req *req, struct st_job **out, size_t *n_out,
+                          stint_error *err)
 {
     PASS(claim, req, out, n_out, err);
 }
@@ -247,8 +250,8 @@ static stint_code g_transact(struct st_store *s, int64_t now_us, const struct st
     PASS(transact, now_us, hold, fn, arg, fin, err);
 }
 
-static stint_code g_transact_open(struct st_store *s, int64_t now_us, const struct st_hold *hold, st_tx_fn fn, void *arg,
-                                  stint_error *err)
+static stint_code g_transact_open(struct st_store *s, int64_t now_us, const struct st_hold *hold, st_tx_fn fn,
+                                  void *arg, stint_error *err)
 {
     PASS(transact_open, now_us, hold, fn, arg, err);
 }
@@ -258,30 +261,32 @@ static void g_abandon(struct st_store *s)
     st_store_abandon(real_of(s));
 }
 
-static stint_code g_flagged(struct st_store *s, struct st_slice worker, char (*ids)[ST_ID_MAX + 1], size_t max, size_t *n_out,
-                            stint_error *err)
+static stint_code g_flagged(struct st_store *s, struct st_slice worker, char (*ids)[ST_ID_MAX + 1], size_t max,
+                            size_t *n_out, stint_error *err)
 {
     PASS(flagged, worker, ids, max, n_out, err);
 }
 
-static stint_code g_discard(struct st_store *s, const struct st_slice *ids, size_t n, stint_code *verdicts, struct st_pruned *out,
-                            stint_error *err)
+static stint_code g_discard(struct st_store *s, const struct st_slice *ids, size_t n, stint_code *verdicts,
+                            struct st_pruned *out, stint_error *err)
 {
     PASS(discard, ids, n, verdicts, out, err);
 }
 
-static stint_code g_get(struct st_store *s, int64_t now_us, struct st_slice id, struct st_job_info *out, stint_error *err)
+static stint_code g_get(struct st_store *s, int64_t now_us, struct st_slice id, struct st_job_info *out,
+                        stint_error *err)
 {
     PASS(get, now_us, id, out, err);
 }
 
-static stint_code g_list(struct st_store *s, const struct st_list_req *req, struct st_job_info **out, size_t *n_out, uint64_t *next,
-                         stint_error *err)
+static stint_code g_list(struct st_store *s, const struct st_list_req *req, struct st_job_info **out, size_t *n_out,
+                         uint64_t *next, stint_error *err)
 {
     PASS(list, req, out, n_out, next, err);
 }
 
-static stint_code g_queues(struct st_store *s, int64_t now_us, struct st_queue_info **out, size_t *n_out, stint_error *err)
+static stint_code g_queues(struct st_store *s, int64_t now_us, struct st_queue_info **out, size_t *n_out,
+                           stint_error *err)
 {
     PASS(queues, now_us, out, n_out, err);
 }
@@ -312,8 +317,8 @@ static stint_code g_worker_list(struct st_store *s, struct st_worker_info **out,
     PASS(worker_list, out, n_out, err);
 }
 
-static stint_code g_worker_remove(struct st_store *s, int64_t now_us, struct st_slice id, bool expire_leases, int64_t epoch,
-                                  int64_t if_beat_us, stint_error *err)
+static stint_code g_worker_remove(struct st_store *s, int64_t now_us, struct st_slice id, bool expire_leases,
+                                  int64_t epoch, int64_t if_beat_us, stint_error *err)
 {
     PASS(worker_remove, now_us, id, expire_leases, epoch, if_beat_us, err);
 }
@@ -355,7 +360,9 @@ static stint_code g_check(struct st_store *s, st_finding_fn found, void *arg, st
     st_redis_addv(&b, ST_REDIS_READ, "PUBLISH", g->channels.names[ST_SIGNAL_CANCEL], "-", NULL);
     if (st_redis_run(g->redis, &b, &why) || st_redis_reply_fail(g->redis, st_redis_reply(&b, 0), &why)) {
         snprintf(text, sizeof(text), "signal: %s", why.message);
-        found(arg, ST_WARNING, text, why.remedy[0] ? why.remedy : "start that Redis, or take `signal` out of stint.yaml: until then workers poll");
+        found(arg, ST_WARNING, text,
+              why.remedy[0] ? why.remedy
+                            : "start that Redis, or take `signal` out of stint.yaml: until then workers poll");
     }
     st_redis_batch_clear(&b);
     PASS(check, found, arg, err);

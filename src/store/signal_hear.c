@@ -2,7 +2,8 @@
  *
  * signal_hear.c - waits that listen to Redis.
  *
- *     HEARS --connection lost--> AWAY --connected again--> HEARS   and a look at everything: something may have been said
+ *     HEARS --connection lost--> AWAY --connected again--> HEARS   and a look at everything: something may have been
+ * said
  *
  * While it is AWAY the worker is told that it is deaf, and polls.  Where the real store's waits are for everything
  * (SQLite's, which notice what this machine writes) they stand in for a worker that sleeps.
@@ -78,8 +79,8 @@ unsigned st_hearer_news(struct st_hearer *h)
 
 /* ---- what it is for ------------------------------------------------------------------------------ */
 
-stint_code st_hearer_watch(struct st_hearer *h, struct st_slice worker, const struct st_slice *queues, size_t n, bool work,
-                           stint_error *err)
+stint_code st_hearer_watch(struct st_hearer *h, struct st_slice worker, const struct st_slice *queues, size_t n,
+                           bool work, stint_error *err)
 {
     char(*names)[ST_NAME_MAX + 1] = calloc(n ? n : 1, sizeof(*names));
 
@@ -188,8 +189,8 @@ static void listen(struct st_hearer *h, int64_t until_us, bool *over)
         heard(h, channel, about);
 }
 
-/* Until it is time to try Redis again.  The real store's wait is for a worker that sleeps; one that is busy would be woken
- * by everything it writes itself. */
+/* Until it is time to try Redis again.  The real store's wait is for a worker that sleeps; one that is busy would be
+ * woken by everything it writes itself. */
 static stint_code stand_in(struct st_hearer *h, struct st_store *real, int64_t until_us, bool *over, stint_error *err)
 {
     const int left = left_ms(until_us), most = left_ms(h->retry_us) + 1, ms = left < most ? left : most;

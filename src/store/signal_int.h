@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * signal_int.h - what the parts of the signal share: telling (signal_tell.c), hearing (signal_hear.c), and the store that
- * is wrapped around both (signal.c).
+ * signal_int.h - what the parts of the signal share: telling (signal_tell.c), hearing (signal_hear.c), and the store
+ * that is wrapped around both (signal.c).
  *
  * Three channels, named after the URL's prefix= (stint):
  *
@@ -18,7 +18,7 @@
 enum st_signal_what { ST_SIGNAL_SCHED, ST_SIGNAL_OWLS, ST_SIGNAL_CANCEL, ST_SIGNAL_N };
 
 #define ST_SIGNAL_PREFIX_MAX 64
-#define ST_SIGNAL_ANY "*"
+#define ST_SIGNAL_ANY        "*"
 #define ST_SIGNAL_TIMEOUT_MS 1000
 
 struct st_signal_channels {
@@ -45,8 +45,8 @@ struct st_hearer;
 
 struct st_hearer *st_hearer_new(struct st_redis *r, const struct st_signal_channels *channels, stint_error *err);
 void st_hearer_free(struct st_hearer *h);
-stint_code st_hearer_watch(struct st_hearer *h, struct st_slice worker, const struct st_slice *queues, size_t n, bool work,
-                           stint_error *err);
+stint_code st_hearer_watch(struct st_hearer *h, struct st_slice worker, const struct st_slice *queues, size_t n,
+                           bool work, stint_error *err);
 /* While Redis is away the real store's own waits stand in. */
 stint_code st_hearer_wait(struct st_hearer *h, struct st_store *real, int timeout_ms, bool *woken, stint_error *err);
 unsigned st_hearer_news(struct st_hearer *h);

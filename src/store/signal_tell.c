@@ -2,9 +2,9 @@
  *
  * signal_tell.c - publishes hints to Redis, from a thread of its own.
  *
- * What is told while a batch is on its way waits for the next one, each thing once: the busier, the fewer batches.  When
- * Redis is away what is told is dropped, and people are told once: whoever listens has lost his connection too, and looks
- * for himself.
+ * What is told while a batch is on its way waits for the next one, each thing once: the busier, the fewer batches. When
+ * Redis is away what is told is dropped, and people are told once: whoever listens has lost his connection too, and
+ * looks for himself.
  *
  * Invariant: telling never waits for Redis; only the end does, and not for long.
  *
@@ -77,7 +77,8 @@ static void publish(struct st_teller *t)
         return;
     st_redis_batch_init(&b);
     for (size_t i = 0; i < t->sending.n; i++) /* twice is harmless: it may be sent again as if it only read */
-        st_redis_addv(&b, ST_REDIS_READ, "PUBLISH", t->channels.names[t->sending.items[i].what], t->sending.items[i].about, NULL);
+        st_redis_addv(&b, ST_REDIS_READ, "PUBLISH", t->channels.names[t->sending.items[i].what],
+                      t->sending.items[i].about, NULL);
     code = st_redis_run(t->r, &b, &err);
     for (size_t i = 0; i < b.n && !code; i++)
         code = st_redis_reply_fail(t->r, st_redis_reply(&b, i), &err);
@@ -144,7 +145,8 @@ struct st_teller *st_teller_new(const char *url, const struct st_signal_channels
 static bool is_pending(const struct words *w, enum st_signal_what what, struct st_slice about)
 {
     for (size_t i = 0; i < w->n; i++)
-        if (w->items[i].what == what && (st_slice_is(about, w->items[i].about) || strcmp(w->items[i].about, ST_SIGNAL_ANY) == 0))
+        if (w->items[i].what == what &&
+            (st_slice_is(about, w->items[i].about) || strcmp(w->items[i].about, ST_SIGNAL_ANY) == 0))
             return true;
     return false;
 }

@@ -30,9 +30,7 @@ struct st_sq_conn *st_sq_reader(struct st_sq *s, stint_error *err)
     if (s->rd.db)
         return &s->rd;
     if (st_sq_conn_open(&s->rd, s->w->path, err) ||
-        st_sq_exec(&s->rd,
-                   "PRAGMA cache_size = -256; PRAGMA query_only = ON; PRAGMA temp_store = MEMORY",
-                   err)) {
+        st_sq_exec(&s->rd, "PRAGMA cache_size = -256; PRAGMA query_only = ON; PRAGMA temp_store = MEMORY", err)) {
         st_sq_conn_close(&s->rd);
         return NULL;
     }
@@ -65,8 +63,8 @@ static int64_t sq_now(struct st_store *s)
 
 static const struct st_store_ops sqlite_ops = {
     .name = "sqlite",
-    .caps = ST_CAP_PRIORITY | ST_CAP_TYPE_FILTER | ST_CAP_DUE_ORDER | ST_CAP_UNIQUE_FOREVER |
-            ST_CAP_BATCH_ATOMIC | ST_CAP_USER_TX | ST_CAP_FENCE_FOREIGN,
+    .caps = ST_CAP_PRIORITY | ST_CAP_TYPE_FILTER | ST_CAP_DUE_ORDER | ST_CAP_UNIQUE_FOREVER | ST_CAP_BATCH_ATOMIC |
+            ST_CAP_USER_TX | ST_CAP_FENCE_FOREIGN,
     .enqueue = st_sq_enqueue,
     .enqueue_tx = st_sq_enqueue_tx,
     .claim = st_sq_claim,
@@ -126,8 +124,7 @@ static stint_code parse(const char *text, char **path, bool *sync_normal, stint_
     return *path ? STINT_OK : st_fail(err, STINT_ENOMEM, "out of memory for a path");
 }
 
-static stint_code handle_open(struct st_sq *s, const char *path, const struct st_sq_open *opt,
-                              stint_error *err)
+static stint_code handle_open(struct st_sq *s, const char *path, const struct st_sq_open *opt, stint_error *err)
 {
     struct st_schema schema;
 
@@ -147,8 +144,8 @@ static stint_code handle_open(struct st_sq *s, const char *path, const struct st
     return STINT_OK;
 }
 
-stint_code st_store_sqlite_open(const char *path_and_query, const struct st_store_open *opt,
-                                struct st_store **out, stint_error *err)
+stint_code st_store_sqlite_open(const char *path_and_query, const struct st_store_open *opt, struct st_store **out,
+                                stint_error *err)
 {
     struct st_sq_open o = {.timeout_ms = opt && opt->timeout_ms > 0 ? opt->timeout_ms : 5000,
                            .no_create = opt && opt->no_create,

@@ -17,8 +17,7 @@ struct acquire {
     enum st_refusal why;
 };
 
-static stint_code queue_paused(struct st_sq_writer *w, struct st_slice queue, bool *paused,
-                               stint_error *err)
+static stint_code queue_paused(struct st_sq_writer *w, struct st_slice queue, bool *paused, stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_PAUSED, err);
     int rc;
@@ -37,8 +36,7 @@ static int next_attempt(const struct st_sq_row *row)
     return row->state == ST_CLAIMED ? row->attempt : row->attempt + 1;
 }
 
-static enum st_refusal refusal(const struct st_sq_row *row, int64_t now, bool paused,
-                               int max_attempts)
+static enum st_refusal refusal(const struct st_sq_row *row, int64_t now, bool paused, int max_attempts)
 {
     if (st_state_ended(row->state))
         return ST_REFUSED_ENDED;
@@ -54,8 +52,7 @@ static enum st_refusal refusal(const struct st_sq_row *row, int64_t now, bool pa
     return ST_REFUSED_NOT;
 }
 
-static struct st_job *job_build(struct st_sq_writer *w, const struct st_sq_row *row,
-                                stint_error *err)
+static struct st_job *job_build(struct st_sq_writer *w, const struct st_sq_row *row, stint_error *err)
 {
     sqlite3_stmt *pay = st_sq_stmt(&w->c, SQ_PAYLOAD_GET, err);
     sqlite3_stmt *info = st_sq_stmt(&w->c, SQ_JOB_CLAIM_INFO, err);
@@ -69,8 +66,7 @@ static struct st_job *job_build(struct st_sq_writer *w, const struct st_sq_row *
     if (rc < 0)
         return NULL;
     job = st_job_new(st_slice_cstr(row->id), row->lane->type, row->lane->queue,
-                     rc == SQLITE_ROW ? col_slice(pay, 0) : ST_NONE,
-                     rc == SQLITE_ROW ? col_slice(pay, 1) : ST_NONE);
+                     rc == SQLITE_ROW ? col_slice(pay, 0) : ST_NONE, rc == SQLITE_ROW ? col_slice(pay, 1) : ST_NONE);
     sqlite3_reset(pay);
     if (!job) {
         st_fail(err, STINT_ENOMEM, "out of memory for a job");
@@ -90,8 +86,7 @@ static struct st_job *job_build(struct st_sq_writer *w, const struct st_sq_row *
 }
 
 /* The attempt that lost its lease is written down before the next one takes its place. */
-static stint_code end_expired(struct st_sq_writer *w, const struct st_sq_row *row, int64_t now,
-                              stint_error *err)
+static stint_code end_expired(struct st_sq_writer *w, const struct st_sq_row *row, int64_t now, stint_error *err)
 {
     const struct st_sq_ended e = {.now_us = now,
                                   .started_us = row->started,
@@ -103,8 +98,8 @@ static stint_code end_expired(struct st_sq_writer *w, const struct st_sq_row *ro
     return st_state_held(row->state) ? st_sq_attempt_add(w, row, &e, err) : STINT_OK;
 }
 
-static stint_code mark(struct st_sq_writer *w, const struct acquire *a, const struct st_sq_row *row,
-                       int64_t policy, int64_t now, stint_error *err)
+static stint_code mark(struct st_sq_writer *w, const struct acquire *a, const struct st_sq_row *row, int64_t policy,
+                       int64_t now, stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_ACQUIRE, err);
     enum st_state to;
@@ -121,16 +116,15 @@ static stint_code mark(struct st_sq_writer *w, const struct acquire *a, const st
     if (st_sq_run(&w->c, st, err))
         return err->code;
     if (sqlite3_changes(w->c.db) != 1)
-        return st_fail(err, STINT_ESTORE, "%s is damaged: job %s does not change", w->path,
-                       row->id);
+        return st_fail(err, STINT_ESTORE, "%s is damaged: job %s does not change", w->path, row->id);
     st_sq_count(row->lane, st_sq_bucket(row->state, row->ready, row->attempt), -1);
     st_sq_count(row->lane, st_sq_bucket(to, false, a->job->attempt), 1);
     return STINT_OK;
 }
 
 static stint_code take(struct st_sq_writer *w, struct acquire *a, const struct st_sq_row *row,
-                       const struct st_type_rule *rule, const struct st_policy *effective,
-                       int64_t now, stint_error *err)
+                       const struct st_type_rule *rule, const struct st_policy *effective, int64_t now,
+                       stint_error *err)
 {
     int64_t policy;
 
@@ -185,8 +179,8 @@ static void acquire_undo(void *arg)
     a->job = NULL;
 }
 
-stint_code st_sq_acquire(struct st_store *s, struct st_slice id, const struct st_claim_req *req,
-                         struct st_job **out, enum st_refusal *why, stint_error *err)
+stint_code st_sq_acquire(struct st_store *s, struct st_slice id, const struct st_claim_req *req, struct st_job **out,
+                         enum st_refusal *why, stint_error *err)
 {
     struct acquire a = {.id = id, .req = req};
     struct st_sq_req r = {.run = acquire_run, .undo = acquire_undo, .arg = &a};
@@ -198,8 +192,7 @@ stint_code st_sq_acquire(struct st_store *s, struct st_slice id, const struct st
         return code;
     if (a.why == ST_REFUSED_UNKNOWN)
         return st_fail(err, STINT_ENOTFOUND, "there is no job %.*s", (int)id.len, id.p);
-    return st_fail(err, STINT_ESTATE, "job %.*s was not taken: %s", (int)id.len, id.p,
-                   st_refusal_name(a.why));
+    return st_fail(err, STINT_ESTATE, "job %.*s was not taken: %s", (int)id.len, id.p, st_refusal_name(a.why));
 }
 
 /* ---- several in one transaction ----------------------------------------------------------- */

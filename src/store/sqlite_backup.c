@@ -44,8 +44,7 @@ static stint_code copy_pages(struct st_sq_conn *c, struct copy *k, stint_error *
     do {
         rc = sqlite3_backup_step(b, STEP_PAGES);
         if (k->progress)
-            k->progress(k->arg, sqlite3_backup_pagecount(b) - sqlite3_backup_remaining(b),
-                        sqlite3_backup_pagecount(b));
+            k->progress(k->arg, sqlite3_backup_pagecount(b) - sqlite3_backup_remaining(b), sqlite3_backup_pagecount(b));
     } while (rc == SQLITE_OK);
     sqlite3_backup_finish(b);
     return rc == SQLITE_DONE ? STINT_OK : st_sq_fail(k->to, "backup", err);
@@ -66,8 +65,7 @@ static stint_code copy_open(struct st_sq_conn *c, struct copy *k, stint_error *e
 {
     stint_code code;
 
-    if (sqlite3_open_v2(k->temp, &k->to, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL) !=
-        SQLITE_OK)
+    if (sqlite3_open_v2(k->temp, &k->to, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL) != SQLITE_OK)
         return st_sq_fail(k->to, "open the backup", err);
     sqlite3_exec(k->to, "PRAGMA synchronous = FULL", NULL, NULL, NULL);
     code = copy_all(c, k, err);
@@ -109,8 +107,8 @@ static stint_code put_in_place(const char *temp, const char *path, stint_error *
     return code;
 }
 
-static stint_code backup_to(struct st_sq_conn *c, const char *temp, const char *path,
-                            st_progress_fn progress, void *arg, stint_error *err)
+static stint_code backup_to(struct st_sq_conn *c, const char *temp, const char *path, st_progress_fn progress,
+                            void *arg, stint_error *err)
 {
     struct copy k = {.temp = temp, .progress = progress, .arg = arg};
     int fd = open(temp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
@@ -145,8 +143,7 @@ static void name_target(stint_error *err, const char *suffix)
         memmove(at, at + len, strlen(at + len) + 1);
 }
 
-stint_code st_sq_backup(struct st_store *s, const char *path, st_progress_fn progress, void *arg,
-                        stint_error *err)
+stint_code st_sq_backup(struct st_store *s, const char *path, st_progress_fn progress, void *arg, stint_error *err)
 {
     stint_error local;
     ST_SQ_GATE;

@@ -21,11 +21,9 @@ struct check {
     void *arg;
 };
 
-static void say(const struct check *k, enum st_severity sev, const char *remedy, const char *fmt,
-                ...) ST_PRINTF(4, 5);
+static void say(const struct check *k, enum st_severity sev, const char *remedy, const char *fmt, ...) ST_PRINTF(4, 5);
 
-static void say(const struct check *k, enum st_severity sev, const char *remedy, const char *fmt,
-                ...)
+static void say(const struct check *k, enum st_severity sev, const char *remedy, const char *fmt, ...)
 {
     char text[512];
     va_list ap;
@@ -54,17 +52,15 @@ static stint_code check_indexes(const struct check *k, stint_error *err)
 {
     int64_t n;
 
-    if (st_sq_query_int(
-            k->c,
-            "SELECT count(*) FROM sqlite_schema WHERE type = 'index' AND name IN"
-            " ('job_ready','job_due','job_lease','job_cancel','job_ended','ukey_until')",
-            &n, err))
+    if (st_sq_query_int(k->c,
+                        "SELECT count(*) FROM sqlite_schema WHERE type = 'index' AND name IN"
+                        " ('job_ready','job_due','job_lease','job_cancel','job_ended','ukey_until')",
+                        &n, err))
         return err->code;
     if (n == 6)
         say(k, ST_FINE, "", "all indexes are there");
     else
-        say(k, ST_BAD, "restore a backup: somebody has changed the tables",
-            "%d indexes are missing", (int)(6 - n));
+        say(k, ST_BAD, "restore a backup: somebody has changed the tables", "%d indexes are missing", (int)(6 - n));
     return STINT_OK;
 }
 
@@ -82,17 +78,17 @@ static stint_code check_integrity(const struct check *k, stint_error *err)
     if (st_slice_is(answer, "ok"))
         say(k, ST_FINE, "", "the file is sound");
     else
-        say(k, ST_BAD, "restore a backup; `sqlite3 FILE .recover` may save the rest",
-            "the file is damaged: %.*s", (int)answer.len, answer.p);
+        say(k, ST_BAD, "restore a backup; `sqlite3 FILE .recover` may save the rest", "the file is damaged: %.*s",
+            (int)answer.len, answer.p);
     sqlite3_finalize(st);
     return STINT_OK;
 }
 
 /* Every lane and bucket whose count is not what the jobs say. */
-#define COUNTS_WRONG                                                                               \
-    "SELECT count(*) FROM (SELECT lane, bucket, sum(n) FROM ("                                     \
-    "SELECT lane, CASE state WHEN 0 THEN 0 WHEN 1 THEN CASE WHEN ready = 1 THEN 2"                 \
-    " WHEN attempt > 0 THEN 3 ELSE 1 END ELSE state + 2 END AS bucket, 1 AS n FROM job"            \
+#define COUNTS_WRONG                                                                                                   \
+    "SELECT count(*) FROM (SELECT lane, bucket, sum(n) FROM ("                                                         \
+    "SELECT lane, CASE state WHEN 0 THEN 0 WHEN 1 THEN CASE WHEN ready = 1 THEN 2"                                     \
+    " WHEN attempt > 0 THEN 3 ELSE 1 END ELSE state + 2 END AS bucket, 1 AS n FROM job"                                \
     " UNION ALL SELECT lane, bucket, -n FROM count) GROUP BY lane, bucket HAVING sum(n) <> 0)"
 
 static stint_code check_counts(const struct check *k, stint_error *err)
@@ -111,30 +107,28 @@ static stint_code check_counts(const struct check *k, stint_error *err)
 
 /* Columns that must go together, as sqlite_schema.c has them; and what should have gone with its
  * job. */
-#define ROWS_WRONG                                                                                 \
-    "SELECT count(*) FROM job WHERE (state >= 4) <> (ended IS NOT NULL) OR ended <> state"         \
-    " OR (ended IS NULL) <> (finished IS NULL)"                                                    \
-    " OR (state IN (2, 3)) <> (lease_until IS NOT NULL)"                                           \
-    " OR (state = 1) <> (coalesce(ready, later) IS NOT NULL) OR (ready = 1 AND later = 1)"         \
+#define ROWS_WRONG                                                                                                     \
+    "SELECT count(*) FROM job WHERE (state >= 4) <> (ended IS NOT NULL) OR ended <> state"                             \
+    " OR (ended IS NULL) <> (finished IS NULL)"                                                                        \
+    " OR (state IN (2, 3)) <> (lease_until IS NOT NULL)"                                                               \
+    " OR (state = 1) <> (coalesce(ready, later) IS NOT NULL) OR (ready = 1 AND later = 1)"                             \
     " OR (cancel = 1 AND lease_until IS NULL)"
-#define ROWS_ORPHANED                                                                              \
-    "SELECT (SELECT count(*) FROM payload WHERE seq NOT IN (SELECT seq FROM job)) +"               \
-    " (SELECT count(*) FROM attempt WHERE seq NOT IN (SELECT seq FROM job)) +"                     \
+#define ROWS_ORPHANED                                                                                                  \
+    "SELECT (SELECT count(*) FROM payload WHERE seq NOT IN (SELECT seq FROM job)) +"                                   \
+    " (SELECT count(*) FROM attempt WHERE seq NOT IN (SELECT seq FROM job)) +"                                         \
     " (SELECT count(*) FROM job WHERE lane NOT IN (SELECT id FROM lane))"
 
 static stint_code check_rows(const struct check *k, stint_error *err)
 {
     int64_t wrong, orphans;
 
-    if (st_sq_query_int(k->c, ROWS_WRONG, &wrong, err) ||
-        st_sq_query_int(k->c, ROWS_ORPHANED, &orphans, err))
+    if (st_sq_query_int(k->c, ROWS_WRONG, &wrong, err) || st_sq_query_int(k->c, ROWS_ORPHANED, &orphans, err))
         return err->code;
     if (!wrong && !orphans)
         say(k, ST_FINE, "", "every job's row makes sense");
     else
         say(k, ST_BAD, "somebody has written to the tables directly; restore a backup",
-            "%lld rows contradict themselves, %lld belong to nothing", (long long)wrong,
-            (long long)orphans);
+            "%lld rows contradict themselves, %lld belong to nothing", (long long)wrong, (long long)orphans);
     return STINT_OK;
 }
 
@@ -162,8 +156,7 @@ static void check_disk(const struct check *k)
     struct statvfs fs;
 
     if (net)
-        say(k, ST_WARNING, "put the file on a local disk", "%s is on a network filesystem (%s)",
-            path, net);
+        say(k, ST_WARNING, "put the file on a local disk", "%s is on a network filesystem (%s)", path, net);
     else
         say(k, ST_FINE, "", "%s is on a local filesystem", path);
     if (statvfs(path, &fs) != 0)
@@ -201,8 +194,8 @@ static void check_mode(const struct check *k)
     if (stat(k->s->w->path, &sb) != 0)
         return;
     if (sb.st_mode & 077)
-        say(k, ST_WARNING, "chmod 600 it, unless that is meant",
-            "%s can be read by others (mode %03o)", k->s->w->path, (unsigned)sb.st_mode & 0777);
+        say(k, ST_WARNING, "chmod 600 it, unless that is meant", "%s can be read by others (mode %03o)", k->s->w->path,
+            (unsigned)sb.st_mode & 0777);
     else
         say(k, ST_FINE, "", "only its owner can read it");
 }
@@ -214,9 +207,8 @@ stint_code st_sq_check(struct st_store *store, st_finding_fn found, void *arg, s
     struct st_sq *s = st_sq_of(store);
     struct check k = {.s = s, .c = st_sq_reader(s, &local), .found = found, .arg = arg};
 
-    if (!k.c || check_schema(&k, &local) || check_integrity(&k, &local) ||
-        check_indexes(&k, &local) || check_counts(&k, &local) || check_rows(&k, &local) ||
-        check_keys(&k, &local)) {
+    if (!k.c || check_schema(&k, &local) || check_integrity(&k, &local) || check_indexes(&k, &local) ||
+        check_counts(&k, &local) || check_rows(&k, &local) || check_keys(&k, &local)) {
         if (err)
             *err = local;
         return local.code;
@@ -235,8 +227,7 @@ void st_sq_about(struct st_store *store, struct st_store_about *out)
     memset(out, 0, sizeof(*out));
     snprintf(out->kind, sizeof(out->kind), "sqlite");
     snprintf(out->where, sizeof(out->where), "%s", s->w->path);
-    snprintf(out->durability, sizeof(out->durability), "wal, synchronous=%s",
-             s->sync_normal ? "normal" : "full");
+    snprintf(out->durability, sizeof(out->durability), "wal, synchronous=%s", s->sync_normal ? "normal" : "full");
     snprintf(out->version, sizeof(out->version), "SQLite %s", sqlite3_libversion());
 }
 

@@ -45,7 +45,7 @@ struct plan {
     struct head *heads;
     size_t n;
     int64_t due_by; /* 0 = all that is ready */
-    bool *seen; /* per lane: it belongs to an earlier group */
+    bool *seen;     /* per lane: it belongs to an earlier group */
     struct st_slice *paused;
     size_t n_paused;
     char *paused_text;
@@ -112,8 +112,7 @@ static stint_code plan_init(struct st_sq_writer *w, struct plan *p, const struct
 }
 
 /* Fills heads with the lanes of one group: asked (p NULL = all queues). */
-static void plan_group(struct st_sq_writer *w, struct plan *p, const struct st_claim_req *req,
-                       struct st_slice asked)
+static void plan_group(struct st_sq_writer *w, struct plan *p, const struct st_claim_req *req, struct st_slice asked)
 {
     p->n = 0;
     for (size_t i = 0; i < w->lanes.n; i++) {
@@ -123,8 +122,7 @@ static void plan_group(struct st_sq_writer *w, struct plan *p, const struct st_c
         if (p->seen[i] || (asked.p && !st_queue_covers(asked, lane->queue)))
             continue;
         p->seen[i] = true;
-        if (req->n_types &&
-            !(rule = st_rule_find(req->types, req->n_types, lane->queue, lane->type)))
+        if (req->n_types && !(rule = st_rule_find(req->types, req->n_types, lane->queue, lane->type)))
             continue;
         if (is_paused(p, lane->queue))
             continue;
@@ -234,8 +232,8 @@ static size_t heads_best(const struct plan *p, const struct head **second)
 
 /* ---- taking ----------------------------------------------------------------------------- */
 
-static void apply_rule(struct st_job *job, const struct st_claim_req *req,
-                       const struct st_type_rule *rule, int64_t own_max, int64_t own_timeout)
+static void apply_rule(struct st_job *job, const struct st_claim_req *req, const struct st_type_rule *rule,
+                       int64_t own_max, int64_t own_timeout)
 {
     job->policy = rule ? rule->policy : st_policy_default;
     job->lease_us = rule && rule->lease_us ? rule->lease_us : req->lease_us;
@@ -248,8 +246,8 @@ static void apply_rule(struct st_job *job, const struct st_claim_req *req,
 /* A job from a row of SQ_READY, as it will be once it is claimed. */
 static struct st_job *job_from(sqlite3_stmt *st, const struct head *h, struct claim *cl)
 {
-    struct st_job *job = st_job_new(col_slice(st, 1), h->lane->type, h->lane->queue,
-                                    col_slice(st, 9), col_slice(st, 10));
+    struct st_job *job =
+        st_job_new(col_slice(st, 1), h->lane->type, h->lane->queue, col_slice(st, 9), col_slice(st, 10));
 
     if (!job)
         return NULL;
@@ -275,8 +273,8 @@ static size_t rule_left(const struct claim *cl, const struct st_type_rule *rule)
 
 /* Reads ready rows of one lane into out, as long as they come before `limit` (NULL = no limit).
  * The first row that does not becomes the lane's head; *more = false: there is none. */
-static stint_code lane_read(struct st_sq_writer *w, struct claim *cl, struct head *h,
-                            const struct head *limit, bool *more, stint_error *err)
+static stint_code lane_read(struct st_sq_writer *w, struct claim *cl, struct head *h, const struct head *limit,
+                            bool *more, stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(&w->c, cl->req->due_by_us ? SQ_READY_BY : SQ_READY, err);
     const size_t room = cl->req->n - cl->n_out, left = rule_left(cl, h->rule);
@@ -310,8 +308,8 @@ static stint_code lane_read(struct st_sq_writer *w, struct claim *cl, struct hea
     return rc < 0 ? err->code : STINT_OK;
 }
 
-static stint_code job_mark(struct st_sq_writer *w, const struct claim *cl, const struct st_job *job,
-                           int64_t policy, stint_error *err)
+static stint_code job_mark(struct st_sq_writer *w, const struct claim *cl, const struct st_job *job, int64_t policy,
+                           stint_error *err)
 {
     const enum st_event ev = job->state == ST_RUNNING ? ST_EV_CLAIM_RUN : ST_EV_CLAIM;
     sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_CLAIM, err);
@@ -329,14 +327,13 @@ static stint_code job_mark(struct st_sq_writer *w, const struct claim *cl, const
     if (st_sq_run(&w->c, st, err))
         return err->code;
     if (sqlite3_changes(w->c.db) != 1)
-        return st_fail(err, STINT_ESTORE, "%s is damaged: job %s is ready but not pending", w->path,
-                       job->id);
+        return st_fail(err, STINT_ESTORE, "%s is damaged: job %s is ready but not pending", w->path, job->id);
     return STINT_OK;
 }
 
 /* Marks jobs [from, to), all of one state, with one statement. */
-static stint_code jobs_mark(struct st_sq_writer *w, const struct claim *cl, size_t from, size_t to,
-                            int64_t policy, stint_error *err)
+static stint_code jobs_mark(struct st_sq_writer *w, const struct claim *cl, size_t from, size_t to, int64_t policy,
+                            stint_error *err)
 {
     const enum st_state state = cl->out[from]->state;
     sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_CLAIM_MANY, err);
@@ -367,8 +364,7 @@ static stint_code jobs_mark(struct st_sq_writer *w, const struct claim *cl, size
 }
 
 /* Marks the jobs from `from` on, all of one lane: first the running ones, then the others. */
-static stint_code lane_mark(struct st_sq_writer *w, struct claim *cl, struct head *h, size_t from,
-                            stint_error *err)
+static stint_code lane_mark(struct st_sq_writer *w, struct claim *cl, struct head *h, size_t from, stint_error *err)
 {
     int64_t policy;
 
@@ -379,8 +375,7 @@ static stint_code lane_mark(struct st_sq_writer *w, struct claim *cl, struct hea
     for (size_t i = from, to; i < cl->n_out; i = to) {
         for (to = i + 1; to < cl->n_out && cl->out[to]->state == cl->out[i]->state;)
             to++;
-        if (to - i > 1 ? jobs_mark(w, cl, i, to, policy, err)
-                       : job_mark(w, cl, cl->out[i], policy, err))
+        if (to - i > 1 ? jobs_mark(w, cl, i, to, policy, err) : job_mark(w, cl, cl->out[i], policy, err))
             return err->code;
         st_sq_count(h->lane, st_sq_bucket(cl->out[i]->state, false, 1), (int64_t)(to - i));
         st_sq_count(h->lane, ST_SHOW_PENDING, -(int64_t)(to - i));
@@ -390,8 +385,7 @@ static stint_code lane_mark(struct st_sq_writer *w, struct claim *cl, struct hea
     return STINT_OK;
 }
 
-static stint_code group_take(struct st_sq_writer *w, struct claim *cl, struct plan *p,
-                             stint_error *err)
+static stint_code group_take(struct st_sq_writer *w, struct claim *cl, struct plan *p, stint_error *err)
 {
     const struct st_type_rule *rule;
     const struct head *second;
@@ -405,8 +399,8 @@ static stint_code group_take(struct st_sq_writer *w, struct claim *cl, struct pl
         rule = p->heads[best].rule;
         from = cl->n_out;
         more = false;
-        if (rule_left(cl, rule) > 0 && (lane_read(w, cl, &p->heads[best], second, &more, err) ||
-                                        lane_mark(w, cl, &p->heads[best], from, err)))
+        if (rule_left(cl, rule) > 0 &&
+            (lane_read(w, cl, &p->heads[best], second, &more, err) || lane_mark(w, cl, &p->heads[best], from, err)))
             return err->code;
         if (rule)
             cl->taken[rule - cl->req->types] += cl->n_out - from;
@@ -418,8 +412,7 @@ static stint_code group_take(struct st_sq_writer *w, struct claim *cl, struct pl
 
 /* ---- what has become due ---------------------------------------------------------------- */
 
-static stint_code promote_one(struct st_sq_writer *w, int64_t seq, int64_t lane_id, int attempt,
-                              stint_error *err)
+static stint_code promote_one(struct st_sq_writer *w, int64_t seq, int64_t lane_id, int attempt, stint_error *err)
 {
     struct st_sq_lane *lane = st_sq_lane_by_id(w, lane_id, err);
     sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_PROMOTE, err);
@@ -542,8 +535,8 @@ static void claim_undo(void *arg)
         st_job_free(cl->out[--cl->n_out]);
 }
 
-stint_code st_sq_claim(struct st_store *s, const struct st_claim_req *req, struct st_job **out,
-                       size_t *n_out, stint_error *err)
+stint_code st_sq_claim(struct st_store *s, const struct st_claim_req *req, struct st_job **out, size_t *n_out,
+                       stint_error *err)
 {
     struct claim cl = {.req = req, .out = out};
     struct st_sq_req r = {.run = claim_run, .probe = claim_probe, .undo = claim_undo, .arg = &cl};
@@ -575,11 +568,10 @@ static void exchange_undo(void *arg)
 }
 
 stint_code st_sq_exchange(struct st_store *s, int64_t now_us, struct st_finish *items, size_t n,
-                          const struct st_claim_req *req, struct st_job **out, size_t *n_out,
-                          bool *finished, stint_error *err)
+                          const struct st_claim_req *req, struct st_job **out, size_t *n_out, bool *finished,
+                          stint_error *err)
 {
-    struct exchange x = {.fin = {.now_us = now_us, .items = items, .n = n},
-                         .cl = {.req = req, .out = out}};
+    struct exchange x = {.fin = {.now_us = now_us, .items = items, .n = n}, .cl = {.req = req, .out = out}};
     struct st_sq_req r = {.run = exchange_run, .undo = exchange_undo, .arg = &x};
     const stint_code code = st_sq_submit(st_sq_of(s), &r, err);
 

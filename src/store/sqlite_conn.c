@@ -66,10 +66,9 @@ stint_code st_sq_forbidden(const char *path, const char *what, stint_error *err)
     if (stat(path, &sb) != 0)
         return st_fail(err, STINT_ESTORE, "%s cannot be %s: %s", path, what, strerror(errno));
     owner_name(sb.st_uid, owner, sizeof(owner));
-    st_fail(err, STINT_ESTORE, "%s cannot be %s: it belongs to %s and has mode %04o", path, what,
-            owner, (unsigned)sb.st_mode & 07777);
-    st_err_remedy(err, "run this as %s, or let this user read and write the file and its directory",
-                  owner);
+    st_fail(err, STINT_ESTORE, "%s cannot be %s: it belongs to %s and has mode %04o", path, what, owner,
+            (unsigned)sb.st_mode & 07777);
+    st_err_remedy(err, "run this as %s, or let this user read and write the file and its directory", owner);
     return STINT_ESTORE;
 }
 
@@ -79,8 +78,8 @@ static stint_code cannot_open(sqlite3 *db, const char *path, stint_error *err)
 
     if (sys == EACCES || sys == EPERM || sys == EROFS)
         return st_sq_forbidden(path, "opened", err);
-    return st_fail(err, sys == EMFILE || sys == ENFILE ? STINT_EAGAIN : STINT_ESTORE,
-                   "%s cannot be opened: %s", path, sys ? strerror(sys) : sqlite3_errmsg(db));
+    return st_fail(err, sys == EMFILE || sys == ENFILE ? STINT_EAGAIN : STINT_ESTORE, "%s cannot be opened: %s", path,
+                   sys ? strerror(sys) : sqlite3_errmsg(db));
 }
 
 stint_code st_sq_conn_open(struct st_sq_conn *c, const char *path, stint_error *err)
@@ -153,8 +152,8 @@ static stint_code other(sqlite3 *db, stint_error *err)
 {
     const int sys = sqlite3_system_errno(db);
 
-    return st_fail(err, STINT_ESTORE, "%s: %s%s%s", file_of(db), sqlite3_errmsg(db),
-                   sys ? ": " : "", sys ? strerror(sys) : "");
+    return st_fail(err, STINT_ESTORE, "%s: %s%s%s", file_of(db), sqlite3_errmsg(db), sys ? ": " : "",
+                   sys ? strerror(sys) : "");
 }
 
 static stint_code fail_by_code(sqlite3 *db, int rc, stint_error *err)
@@ -175,8 +174,7 @@ static stint_code fail_by_code(sqlite3 *db, int rc, stint_error *err)
     case SQLITE_CORRUPT:
         return broken(db, err);
     case SQLITE_TOOBIG:
-        return st_refuse(err, "put the data in a file and enqueue its name",
-                         "a job is too large for the store");
+        return st_refuse(err, "put the data in a file and enqueue its name", "a job is too large for the store");
     case SQLITE_IOERR: /* some writes, of the shared index for one, tell only so */
         if (sqlite3_system_errno(db) == ENOSPC || sqlite3_system_errno(db) == EDQUOT)
             return full(db, err);
@@ -205,8 +203,7 @@ sqlite3_stmt *st_sq_stmt(struct st_sq_conn *c, enum st_sq_sql which, stint_error
 
     if (c->stmt[which])
         return c->stmt[which];
-    if (sqlite3_prepare_v3(c->db, info->sql, -1, SQLITE_PREPARE_PERSISTENT, &c->stmt[which],
-                           NULL) != SQLITE_OK)
+    if (sqlite3_prepare_v3(c->db, info->sql, -1, SQLITE_PREPARE_PERSISTENT, &c->stmt[which], NULL) != SQLITE_OK)
         st_sq_fail(c->db, info->name, err);
     return c->stmt[which];
 }

@@ -25,8 +25,7 @@ static void answer_id(struct st_enqueued *out, struct st_slice id, bool duplicat
 }
 
 /* Is the id there already?  Then it must be the same job. */
-static stint_code same_id(struct st_sq_writer *w, const struct st_new_job *j, bool *there,
-                          stint_error *err)
+static stint_code same_id(struct st_sq_writer *w, const struct st_new_job *j, bool *there, stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_JOB_SAME, err);
     struct st_sq_lane *lane;
@@ -49,14 +48,13 @@ static stint_code same_id(struct st_sq_writer *w, const struct st_new_job *j, bo
     if (!lane)
         return err->code;
     if (!same)
-        return st_fail(err, STINT_EEXISTS, "the id %.*s is taken by another job", (int)j->id.len,
-                       j->id.p);
+        return st_fail(err, STINT_EEXISTS, "the id %.*s is taken by another job", (int)j->id.len, j->id.p);
     return STINT_OK;
 }
 
 /* Who holds the key of this job now?  *held and its id in out, if anybody. */
-static stint_code key_holder(struct st_sq_writer *w, const struct st_new_job *j, int64_t now,
-                             struct st_enqueued *out, bool *held, stint_error *err)
+static stint_code key_holder(struct st_sq_writer *w, const struct st_new_job *j, int64_t now, struct st_enqueued *out,
+                             bool *held, stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_KEY_GET, err);
     int rc;
@@ -78,8 +76,7 @@ static stint_code key_holder(struct st_sq_writer *w, const struct st_new_job *j,
     return STINT_OK;
 }
 
-static stint_code key_take(struct st_sq_writer *w, const struct st_new_job *j, int64_t now,
-                           stint_error *err)
+static stint_code key_take(struct st_sq_writer *w, const struct st_new_job *j, int64_t now, stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_KEY_SET, err);
 
@@ -106,8 +103,8 @@ static stint_code payload_add(struct st_sq_writer *w, const struct st_new_job *j
 }
 
 /* *added = false: the id is there already. */
-static stint_code job_add(struct st_sq_writer *w, const struct st_new_job *j, int64_t now,
-                          bool *added, stint_error *err)
+static stint_code job_add(struct st_sq_writer *w, const struct st_new_job *j, int64_t now, bool *added,
+                          stint_error *err)
 {
     struct st_sq_lane *lane = st_sq_lane_get(w, j->queue, j->type, err);
     sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_JOB_ADD, err);
@@ -173,15 +170,14 @@ stint_code st_sq_enqueue_run(struct st_sq_writer *w, void *arg, stint_error *err
     for (size_t i = 0; i < e->n; i++) {
         const struct st_new_job *j = &e->jobs[i];
 
-        if (j->unique ? enqueue_keyed(w, j, now, &e->out[i], err)
-                      : enqueue_plain(w, j, now, &e->out[i], err))
+        if (j->unique ? enqueue_keyed(w, j, now, &e->out[i], err) : enqueue_plain(w, j, now, &e->out[i], err))
             return err->code;
     }
     return STINT_OK;
 }
 
-stint_code st_sq_enqueue(struct st_store *s, int64_t now_us, const struct st_new_job *jobs,
-                         size_t n, struct st_enqueued *out, stint_error *err)
+stint_code st_sq_enqueue(struct st_store *s, int64_t now_us, const struct st_new_job *jobs, size_t n,
+                         struct st_enqueued *out, stint_error *err)
 {
     struct st_sq_enqueue_arg e = {.now_us = now_us, .jobs = jobs, .n = n, .out = out};
     struct st_sq_req req = {.run = st_sq_enqueue_run, .arg = &e};

@@ -87,8 +87,7 @@ static stint_code file_create(const char *path, stint_error *err)
     return STINT_OK;
 }
 
-static stint_code file_find(const char *path, const struct st_sq_open *opt, struct stat *sb,
-                            stint_error *err)
+static stint_code file_find(const char *path, const struct st_sq_open *opt, struct stat *sb, stint_error *err)
 {
     if (stat(path, sb) == 0)
         return STINT_OK;
@@ -154,12 +153,11 @@ static stint_code configure(struct st_sq_writer *w, const struct st_sq_open *opt
     int have;
 
     if (st_sq_schema_read(&w->c, &have, err) || wal_on(&w->c, err) ||
-        st_sq_exec(
-            &w->c,
-            "PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -2000;"
-            "PRAGMA journal_size_limit = 16777216; PRAGMA wal_autocheckpoint = 1000;"
-            "PRAGMA foreign_keys = OFF; PRAGMA trusted_schema = OFF",
-            err))
+        st_sq_exec(&w->c,
+                   "PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -2000;"
+                   "PRAGMA journal_size_limit = 16777216; PRAGMA wal_autocheckpoint = 1000;"
+                   "PRAGMA foreign_keys = OFF; PRAGMA trusted_schema = OFF",
+                   err))
         return err->code;
     if (opt->sync_normal && st_sq_exec(&w->c, "PRAGMA synchronous = NORMAL", err))
         return err->code;
@@ -220,8 +218,7 @@ static stint_code writer_start(struct st_sq_writer *w, stint_error *err)
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     pthread_attr_destroy(&attr);
     if (rc)
-        return st_fail(err, STINT_ENOMEM, "cannot start the writer of %s: %s", w->path,
-                       strerror(rc));
+        return st_fail(err, STINT_ENOMEM, "cannot start the writer of %s: %s", w->path, strerror(rc));
     pthread_setname_np(w->thread, "stint-store");
     return STINT_OK;
 }
@@ -264,9 +261,8 @@ static stint_code writer_open(const char *path, const struct stat *sb, const str
     }
     net = st_sq_network_fs(w->path);
     if (net)
-        st_log(
-            ST_LOG_WARN, "store.network_filesystem", ST_F("path", w->path), ST_F("type", net),
-            ST_F("why", "file locks and shared memory are not reliable there; jobs may be lost"));
+        st_log(ST_LOG_WARN, "store.network_filesystem", ST_F("path", w->path), ST_F("type", net),
+               ST_F("why", "file locks and shared memory are not reliable there; jobs may be lost"));
     w->next = registry;
     registry = w;
     *out = w;
@@ -292,8 +288,7 @@ static void writer_share(struct st_sq_writer *w, const struct st_sq_open *opt)
     pthread_mutex_unlock(&w->mu);
 }
 
-stint_code st_sq_writer_get(const char *path, const struct st_sq_open *opt,
-                            struct st_sq_writer **out, stint_error *err)
+stint_code st_sq_writer_get(const char *path, const struct st_sq_open *opt, struct st_sq_writer **out, stint_error *err)
 {
     struct stat sb;
     stint_code code;

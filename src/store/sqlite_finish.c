@@ -25,8 +25,7 @@ struct renew {
     size_t n;
 };
 
-static stint_code start(struct st_sq_writer *w, const struct st_sq_row *row, int64_t started,
-                        stint_error *err)
+static stint_code start(struct st_sq_writer *w, const struct st_sq_row *row, int64_t started, stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_START, err);
     enum st_state to;
@@ -43,8 +42,7 @@ static stint_code start(struct st_sq_writer *w, const struct st_sq_row *row, int
     return STINT_OK;
 }
 
-static stint_code renew_one(struct st_sq_writer *w, struct st_renew *r, int64_t now,
-                            stint_error *err)
+static stint_code renew_one(struct st_sq_writer *w, struct st_renew *r, int64_t now, stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_RENEW, err);
     struct st_sq_row row;
@@ -62,8 +60,7 @@ static stint_code renew_one(struct st_sq_writer *w, struct st_renew *r, int64_t 
     bind_int(st, 4, row.fence);
     if (st_sq_run(&w->c, st, err))
         return err->code;
-    if (row.state == ST_CLAIMED && r->started_ago_us >= 0 &&
-        start(w, &row, now - r->started_ago_us, err))
+    if (row.state == ST_CLAIMED && r->started_ago_us >= 0 && start(w, &row, now - r->started_ago_us, err))
         return err->code;
     r->verdict = STINT_OK;
     r->cancel = row.cancel;
@@ -81,8 +78,7 @@ static stint_code renew_run(struct st_sq_writer *w, void *arg, stint_error *err)
     return STINT_OK;
 }
 
-stint_code st_sq_renew(struct st_store *s, int64_t now_us, struct st_renew *items, size_t n,
-                       stint_error *err)
+stint_code st_sq_renew(struct st_store *s, int64_t now_us, struct st_renew *items, size_t n, stint_error *err)
 {
     struct renew r = {.now_us = now_us, .items = items, .n = n};
     struct st_sq_req req = {.run = renew_run, .arg = &r};
@@ -103,13 +99,12 @@ static enum st_outcome effective(const struct st_sq_row *row, const struct st_fi
     return row->cancel && gives_back(f->outcome) ? ST_OUT_CANCELLED : f->outcome;
 }
 
-static void ended_fill(struct st_sq_ended *e, const struct st_sq_row *row,
-                       const struct st_finish *f, enum st_outcome outcome, int64_t now)
+static void ended_fill(struct st_sq_ended *e, const struct st_sq_row *row, const struct st_finish *f,
+                       enum st_outcome outcome, int64_t now)
 {
     *e = (struct st_sq_ended){
         .now_us = now,
-        .started_us =
-            f->started_ago_us >= 0 && !row->started ? now - f->started_ago_us : row->started,
+        .started_us = f->started_ago_us >= 0 && !row->started ? now - f->started_ago_us : row->started,
         .outcome = st_outcome_name(outcome),
         .kind = f->kind,
         .message = f->message,
@@ -124,18 +119,18 @@ static void ended_fill(struct st_sq_ended *e, const struct st_sq_row *row,
 }
 
 /* Given back: the attempt is not charged.  If it never started nothing is written down. */
-static stint_code release(struct st_sq_writer *w, const struct st_sq_row *row,
-                          const struct st_finish *f, struct st_sq_ended *e, stint_error *err)
+static stint_code release(struct st_sq_writer *w, const struct st_sq_row *row, const struct st_finish *f,
+                          struct st_sq_ended *e, stint_error *err)
 {
     const int attempt = row->attempt > 0 ? row->attempt - 1 : 0;
     const int skips = e->started_us ? 0 : row->skips;
 
-    return st_sq_row_to_pending(w, row, ST_EV_RELEASE, e->now_us, e->now_us + f->delay_us, attempt,
-                                skips, e->started_us ? e : NULL, err);
+    return st_sq_row_to_pending(w, row, ST_EV_RELEASE, e->now_us, e->now_us + f->delay_us, attempt, skips,
+                                e->started_us ? e : NULL, err);
 }
 
-static stint_code finish_held(struct st_sq_writer *w, const struct st_sq_row *row,
-                              struct st_finish *f, int64_t now, stint_error *err)
+static stint_code finish_held(struct st_sq_writer *w, const struct st_sq_row *row, struct st_finish *f, int64_t now,
+                              stint_error *err)
 {
     const enum st_outcome outcome = effective(row, f);
     struct st_sq_ended e;
@@ -147,8 +142,7 @@ static stint_code finish_held(struct st_sq_writer *w, const struct st_sq_row *ro
         return st_sq_row_succeed(w, row, f, &e, err);
     case ST_OUT_RETRY:
         f->state = ST_PENDING;
-        return st_sq_row_to_pending(w, row, ST_EV_RETRY, now, now + f->delay_us, row->attempt, 0,
-                                    &e, err);
+        return st_sq_row_to_pending(w, row, ST_EV_RETRY, now, now + f->delay_us, row->attempt, 0, &e, err);
     case ST_OUT_RELEASED:
         f->state = ST_PENDING;
         return release(w, row, f, &e, err);
@@ -163,8 +157,7 @@ static stint_code finish_held(struct st_sq_writer *w, const struct st_sq_row *ro
 }
 
 /* What the row of attempt (seq, fence) says; "" = there is none. */
-static stint_code attempt_outcome(struct st_sq_writer *w, int64_t seq, int64_t fence, char out[32],
-                                  stint_error *err)
+static stint_code attempt_outcome(struct st_sq_writer *w, int64_t seq, int64_t fence, char out[32], stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_ATTEMPT_OUTCOME, err);
     int rc;
@@ -185,8 +178,8 @@ static stint_code attempt_outcome(struct st_sq_writer *w, int64_t seq, int64_t f
 }
 
 /* The row is not held under this fence.  Have we written this outcome before? */
-static stint_code finish_again(struct st_sq_writer *w, const struct st_sq_row *row,
-                               struct st_finish *f, stint_error *err)
+static stint_code finish_again(struct st_sq_writer *w, const struct st_sq_row *row, struct st_finish *f,
+                               stint_error *err)
 {
     char was[32];
     bool ours;
@@ -209,8 +202,7 @@ static stint_code finish_again(struct st_sq_writer *w, const struct st_sq_row *r
 
 /* The common case without a look at the row: the job succeeded, holds no key, and is as the worker
  * believes. *done = false: it is not that case, nothing has changed. */
-static stint_code succeed_as(struct st_sq_writer *w, struct st_finish *f, int64_t now, bool *done,
-                             stint_error *err)
+static stint_code succeed_as(struct st_sq_writer *w, struct st_finish *f, int64_t now, bool *done, stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_SUCCEED_AS, err);
     struct st_sq_lane *lane;
@@ -252,8 +244,7 @@ static bool may_succeed_as(const struct st_finish *f)
            st_state_next(f->held_as, ST_EV_SUCCEED) == ST_SUCCEEDED;
 }
 
-static stint_code finish_one(struct st_sq_writer *w, struct st_finish *f, int64_t now,
-                             stint_error *err)
+static stint_code finish_one(struct st_sq_writer *w, struct st_finish *f, int64_t now, stint_error *err)
 {
     struct st_sq_row row;
     bool found = false;
@@ -284,8 +275,7 @@ stint_code st_sq_finish_run(struct st_sq_writer *w, void *arg, stint_error *err)
     return STINT_OK;
 }
 
-stint_code st_sq_finish(struct st_store *s, int64_t now_us, struct st_finish *items, size_t n,
-                        stint_error *err)
+stint_code st_sq_finish(struct st_store *s, int64_t now_us, struct st_finish *items, size_t n, stint_error *err)
 {
     struct st_sq_finish_arg a = {.now_us = now_us, .items = items, .n = n};
     struct st_sq_req req = {.run = st_sq_finish_run, .arg = &a};

@@ -57,9 +57,7 @@ void st_sq_gate_leave(struct st_sq_gate *gate);
 /* Calls of SQLite from here to the end of the block are a stretch that fork() waits for.  They may
  * nest.  No transaction of ours is left open behind it, and nobody sleeps in it for another thread.
  */
-#define ST_SQ_GATE                                                                                 \
-    struct st_sq_gate st_gate __attribute__((cleanup(st_sq_gate_leave), unused)) =                 \
-        st_sq_gate_enter()
+#define ST_SQ_GATE struct st_sq_gate st_gate __attribute__((cleanup(st_sq_gate_leave), unused)) = st_sq_gate_enter()
 
 /* Every open connection is on the list; taking one off twice is fine. */
 void st_sq_conn_list(struct st_sq_conn *c);
@@ -166,11 +164,9 @@ extern const int st_sq_n_migrations;
 /* Is this file ours, or empty?  ESTORE if it is not.  *have = its version, 0 = nothing there. */
 stint_code st_sq_schema_read(struct st_sq_conn *c, int *have, stint_error *err);
 /* Brings the file up to the last version of the list; several processes may do so at once. */
-stint_code st_sq_schema_up(struct st_sq_conn *c, const struct st_sq_migration *list, int n,
-                           stint_error *err);
+stint_code st_sq_schema_up(struct st_sq_conn *c, const struct st_sq_migration *list, int n, stint_error *err);
 /* The same, inside a write transaction that is open. */
-stint_code st_sq_schema_up_tx(struct st_sq_conn *c, const struct st_sq_migration *list, int n,
-                              stint_error *err);
+stint_code st_sq_schema_up_tx(struct st_sq_conn *c, const struct st_sq_migration *list, int n, stint_error *err);
 
 /* ---- lanes, counts, policies (sqlite_lane.c) -------------------------------------------- */
 
@@ -204,8 +200,8 @@ struct st_sq_writer;
 stint_code st_sq_lanes_refresh(struct st_sq_conn *c, struct st_sq_lanes *l, stint_error *err);
 void st_sq_lanes_clear(struct st_sq_lanes *l);
 struct st_sq_lane *st_sq_lane_by_id(struct st_sq_writer *w, int64_t id, stint_error *err);
-struct st_sq_lane *st_sq_lane_get(struct st_sq_writer *w, struct st_slice queue,
-                                  struct st_slice type, stint_error *err); /* made if need be */
+struct st_sq_lane *st_sq_lane_get(struct st_sq_writer *w, struct st_slice queue, struct st_slice type,
+                                  stint_error *err); /* made if need be */
 void st_sq_count(struct st_sq_lane *lane, enum st_shown bucket, int64_t n);
 stint_code st_sq_counts_flush(struct st_sq_writer *w, stint_error *err);
 void st_sq_counts_drop(struct st_sq_writer *w); /* the transaction is rolled back */
@@ -235,10 +231,8 @@ static inline enum st_shown st_sq_bucket(enum st_state s, bool ready, int attemp
 }
 
 /* The number of an effective policy, and back. */
-stint_code st_sq_policy_id(struct st_sq_writer *w, const struct st_policy *p, int64_t *id,
-                           stint_error *err);
-stint_code st_sq_policy_get(struct st_sq_conn *c, int64_t id, struct st_policy *out,
-                            stint_error *err);
+stint_code st_sq_policy_id(struct st_sq_writer *w, const struct st_policy *p, int64_t *id, stint_error *err);
+stint_code st_sq_policy_get(struct st_sq_conn *c, int64_t id, struct st_policy *out, stint_error *err);
 
 /* ---- the writer (sqlite_writer.c) ------------------------------------------------------- */
 
@@ -292,8 +286,8 @@ struct st_sq_open {
     bool no_create, no_migrate, sync_normal;
 };
 /* The writer of this file, shared by all handles of the process. */
-stint_code st_sq_writer_get(const char *path, const struct st_sq_open *opt,
-                            struct st_sq_writer **out, stint_error *err);
+stint_code st_sq_writer_get(const char *path, const struct st_sq_open *opt, struct st_sq_writer **out,
+                            stint_error *err);
 void st_sq_writer_put(struct st_sq_writer *w);
 void *st_sq_writer_main(void *w); /* its thread */
 /* The name of a filesystem that SQLite should not live on, or NULL. */
@@ -331,64 +325,53 @@ static inline int64_t st_sq_now(int64_t now_us)
 
 /* ---- the operations, one per entry of struct st_store_ops ------------------------------- */
 
-stint_code st_sq_enqueue(struct st_store *s, int64_t now_us, const struct st_new_job *jobs,
-                         size_t n, struct st_enqueued *out, stint_error *err);
-stint_code st_sq_claim(struct st_store *s, const struct st_claim_req *req, struct st_job **out,
-                       size_t *n_out, stint_error *err);
+stint_code st_sq_enqueue(struct st_store *s, int64_t now_us, const struct st_new_job *jobs, size_t n,
+                         struct st_enqueued *out, stint_error *err);
+stint_code st_sq_claim(struct st_store *s, const struct st_claim_req *req, struct st_job **out, size_t *n_out,
+                       stint_error *err);
 stint_code st_sq_exchange(struct st_store *s, int64_t now_us, struct st_finish *items, size_t n,
-                          const struct st_claim_req *req, struct st_job **out, size_t *n_out,
-                          bool *finished, stint_error *err);
+                          const struct st_claim_req *req, struct st_job **out, size_t *n_out, bool *finished,
+                          stint_error *err);
 stint_code st_sq_acquire_many(struct st_store *s, struct st_acquire *items, size_t n, const struct st_claim_req *req,
                               stint_error *err);
-stint_code st_sq_acquire(struct st_store *s, struct st_slice id, const struct st_claim_req *req,
-                         struct st_job **out, enum st_refusal *why, stint_error *err);
-stint_code st_sq_renew(struct st_store *s, int64_t now_us, struct st_renew *items, size_t n,
+stint_code st_sq_acquire(struct st_store *s, struct st_slice id, const struct st_claim_req *req, struct st_job **out,
+                         enum st_refusal *why, stint_error *err);
+stint_code st_sq_renew(struct st_store *s, int64_t now_us, struct st_renew *items, size_t n, stint_error *err);
+stint_code st_sq_finish(struct st_store *s, int64_t now_us, struct st_finish *items, size_t n, stint_error *err);
+stint_code st_sq_reap(struct st_store *s, int64_t now_us, struct st_slice me, struct st_reaped *out, size_t max,
+                      size_t *n_out, stint_error *err);
+stint_code st_sq_disown(struct st_store *s, int64_t now_us, struct st_slice worker, const struct st_slice *known,
+                        size_t n, size_t *n_given, stint_error *err);
+stint_code st_sq_flagged(struct st_store *s, struct st_slice worker, char (*ids)[ST_ID_MAX + 1], size_t max,
+                         size_t *n_out, stint_error *err);
+stint_code st_sq_cancel(struct st_store *s, int64_t now_us, const struct st_slice *ids, size_t n, stint_code *verdicts,
+                        bool *asked, stint_error *err);
+stint_code st_sq_retry(struct st_store *s, int64_t now_us, const struct st_slice *ids, size_t n, stint_code *verdicts,
                        stint_error *err);
-stint_code st_sq_finish(struct st_store *s, int64_t now_us, struct st_finish *items, size_t n,
+stint_code st_sq_discard(struct st_store *s, const struct st_slice *ids, size_t n, stint_code *verdicts,
+                         struct st_pruned *out, stint_error *err);
+stint_code st_sq_pause(struct st_store *s, int64_t now_us, struct st_slice queue, bool paused, stint_error *err);
+stint_code st_sq_get(struct st_store *s, int64_t now_us, struct st_slice id, struct st_job_info *out, stint_error *err);
+stint_code st_sq_list(struct st_store *s, const struct st_list_req *req, struct st_job_info **out, size_t *n_out,
+                      uint64_t *next, stint_error *err);
+stint_code st_sq_queues(struct st_store *s, int64_t now_us, struct st_queue_info **out, size_t *n_out,
                         stint_error *err);
-stint_code st_sq_reap(struct st_store *s, int64_t now_us, struct st_slice me, struct st_reaped *out,
-                      size_t max, size_t *n_out, stint_error *err);
-stint_code st_sq_disown(struct st_store *s, int64_t now_us, struct st_slice worker,
-                        const struct st_slice *known, size_t n, size_t *n_given, stint_error *err);
-stint_code st_sq_flagged(struct st_store *s, struct st_slice worker, char (*ids)[ST_ID_MAX + 1],
-                         size_t max, size_t *n_out, stint_error *err);
-stint_code st_sq_cancel(struct st_store *s, int64_t now_us, const struct st_slice *ids, size_t n,
-                        stint_code *verdicts, bool *asked, stint_error *err);
-stint_code st_sq_retry(struct st_store *s, int64_t now_us, const struct st_slice *ids, size_t n,
-                       stint_code *verdicts, stint_error *err);
-stint_code st_sq_discard(struct st_store *s, const struct st_slice *ids, size_t n,
-                         stint_code *verdicts, struct st_pruned *out, stint_error *err);
-stint_code st_sq_pause(struct st_store *s, int64_t now_us, struct st_slice queue, bool paused,
-                       stint_error *err);
-stint_code st_sq_get(struct st_store *s, int64_t now_us, struct st_slice id,
-                     struct st_job_info *out, stint_error *err);
-stint_code st_sq_list(struct st_store *s, const struct st_list_req *req, struct st_job_info **out,
-                      size_t *n_out, uint64_t *next, stint_error *err);
-stint_code st_sq_queues(struct st_store *s, int64_t now_us, struct st_queue_info **out,
-                        size_t *n_out, stint_error *err);
 stint_code st_sq_next_due(struct st_store *s, int64_t now_us, int64_t *due_us, stint_error *err);
-stint_code st_sq_prune(struct st_store *s, const struct st_prune_req *req, struct st_pruned *out,
-                       stint_error *err);
-stint_code st_sq_worker_beat(struct st_store *s, int64_t now_us, const struct st_worker_info *w,
-                             stint_error *err);
-stint_code st_sq_worker_list(struct st_store *s, struct st_worker_info **out, size_t *n_out,
-                             stint_error *err);
-stint_code st_sq_worker_remove(struct st_store *s, int64_t now_us, struct st_slice id,
-                               bool expire_leases, int64_t epoch, int64_t if_beat_us,
-                               stint_error *err);
-stint_code st_sq_lead(struct st_store *s, const struct st_lead_req *req, struct st_lead *out,
-                      stint_error *err);
+stint_code st_sq_prune(struct st_store *s, const struct st_prune_req *req, struct st_pruned *out, stint_error *err);
+stint_code st_sq_worker_beat(struct st_store *s, int64_t now_us, const struct st_worker_info *w, stint_error *err);
+stint_code st_sq_worker_list(struct st_store *s, struct st_worker_info **out, size_t *n_out, stint_error *err);
+stint_code st_sq_worker_remove(struct st_store *s, int64_t now_us, struct st_slice id, bool expire_leases,
+                               int64_t epoch, int64_t if_beat_us, stint_error *err);
+stint_code st_sq_lead(struct st_store *s, const struct st_lead_req *req, struct st_lead *out, stint_error *err);
 stint_code st_sq_wait(struct st_store *s, int timeout_ms, bool *woken, stint_error *err);
 void st_sq_interrupt(struct st_store *s);
-stint_code st_sq_transact(struct st_store *s, int64_t now_us, const struct st_hold *hold,
-                          st_tx_fn fn, void *arg, struct st_finish *fin, stint_error *err);
-stint_code st_sq_enqueue_tx(struct st_store *s, void *conn, int64_t now_us,
-                            const struct st_new_job *jobs, size_t n, struct st_enqueued *out,
-                            stint_error *err);
+stint_code st_sq_transact(struct st_store *s, int64_t now_us, const struct st_hold *hold, st_tx_fn fn, void *arg,
+                          struct st_finish *fin, stint_error *err);
+stint_code st_sq_enqueue_tx(struct st_store *s, void *conn, int64_t now_us, const struct st_new_job *jobs, size_t n,
+                            struct st_enqueued *out, stint_error *err);
 void st_sq_tx_free(struct st_sq_writer *tx); /* NULL is fine */
 stint_code st_sq_schema(struct st_store *s, bool up, struct st_schema *out, stint_error *err);
-stint_code st_sq_backup(struct st_store *s, const char *path, st_progress_fn progress, void *arg,
-                        stint_error *err);
+stint_code st_sq_backup(struct st_store *s, const char *path, st_progress_fn progress, void *arg, stint_error *err);
 stint_code st_sq_check(struct st_store *s, st_finding_fn found, void *arg, stint_error *err);
 void st_sq_about(struct st_store *s, struct st_store_about *out);
 
@@ -411,10 +394,9 @@ struct st_sq_row {
     char key[ST_KEY_MAX + 1];
 };
 /* By ref if it still names this id, else by id.  *found. */
-stint_code st_sq_row_find(struct st_sq_writer *w, struct st_slice id, uint64_t ref,
-                          struct st_sq_row *row, bool *found, stint_error *err);
-stint_code st_sq_row_read(struct st_sq_writer *w, sqlite3_stmt *st, struct st_sq_row *row,
+stint_code st_sq_row_find(struct st_sq_writer *w, struct st_slice id, uint64_t ref, struct st_sq_row *row, bool *found,
                           stint_error *err);
+stint_code st_sq_row_read(struct st_sq_writer *w, sqlite3_stmt *st, struct st_sq_row *row, stint_error *err);
 
 /* What an attempt that ends leaves behind. */
 struct st_sq_ended {
@@ -427,19 +409,17 @@ struct st_sq_ended {
     int64_t max_rss_kb;
     struct st_slice log, log_tail;
 };
-stint_code st_sq_attempt_add(struct st_sq_writer *w, const struct st_sq_row *row,
-                             const struct st_sq_ended *e, stint_error *err);
+stint_code st_sq_attempt_add(struct st_sq_writer *w, const struct st_sq_row *row, const struct st_sq_ended *e,
+                             stint_error *err);
 
 /* The three ways a row leaves the hands of a worker, or ends.  Each asks st_state_next, writes the
  * row, moves the counts and lets go of the key. */
-stint_code st_sq_row_to_pending(struct st_sq_writer *w, const struct st_sq_row *row,
-                                enum st_event ev, int64_t now_us, int64_t due_us, int attempt,
-                                int skips, const struct st_sq_ended *e, stint_error *err);
+stint_code st_sq_row_to_pending(struct st_sq_writer *w, const struct st_sq_row *row, enum st_event ev, int64_t now_us,
+                                int64_t due_us, int attempt, int skips, const struct st_sq_ended *e, stint_error *err);
 stint_code st_sq_row_end(struct st_sq_writer *w, const struct st_sq_row *row, enum st_event ev,
                          const struct st_sq_ended *e, stint_error *err);
-stint_code st_sq_row_succeed(struct st_sq_writer *w, const struct st_sq_row *row,
-                             const struct st_finish *f, const struct st_sq_ended *e,
-                             stint_error *err);
+stint_code st_sq_row_succeed(struct st_sq_writer *w, const struct st_sq_row *row, const struct st_finish *f,
+                             const struct st_sq_ended *e, stint_error *err);
 stint_code st_sq_key_free(struct st_sq_writer *w, const struct st_sq_row *row, stint_error *err);
 
 /* One enqueue (sqlite_enqueue.c), for transactions. */
@@ -463,8 +443,7 @@ stint_code st_sq_finish_run(struct st_sq_writer *w, void *arg, stint_error *err)
 stint_code st_sq_epoch_check(struct st_sq_writer *w, int64_t epoch, stint_error *err);
 
 /* Was the move of state legal?  A wrong one is our own mistake: nothing is written. */
-stint_code st_sq_next(const struct st_sq_row *row, enum st_event ev, enum st_state *to,
-                      stint_error *err);
+stint_code st_sq_next(const struct st_sq_row *row, enum st_event ev, enum st_state *to, stint_error *err);
 
 /* Files that go with removed jobs. */
 bool st_sq_pruned_add(struct st_pruned *p, struct st_slice file);

@@ -63,8 +63,8 @@ static bool lanes_grow(struct st_sq_lanes *l)
     return hash_rebuild(l, cap * 2);
 }
 
-static struct st_sq_lane *lanes_add(struct st_sq_lanes *l, int64_t id, struct st_slice queue,
-                                    struct st_slice type, stint_error *err)
+static struct st_sq_lane *lanes_add(struct st_sq_lanes *l, int64_t id, struct st_slice queue, struct st_slice type,
+                                    stint_error *err)
 {
     struct st_sq_lane *lane;
     char *text;
@@ -76,8 +76,8 @@ static struct st_sq_lane *lanes_add(struct st_sq_lanes *l, int64_t id, struct st
     memcpy(text, queue.p, queue.len);
     memcpy(text + queue.len, type.p, type.len);
     lane = &l->v[l->n];
-    *lane = (struct st_sq_lane){
-        .id = id, .queue = ST_SLICE(text, queue.len), .type = ST_SLICE(text + queue.len, type.len)};
+    *lane =
+        (struct st_sq_lane){.id = id, .queue = ST_SLICE(text, queue.len), .type = ST_SLICE(text + queue.len, type.len)};
     hash_put(l, l->n);
     l->n++;
     return lane;
@@ -142,15 +142,13 @@ struct st_sq_lane *st_sq_lane_by_id(struct st_sq_writer *w, int64_t id, stint_er
     return lane;
 }
 
-static struct st_sq_lane *lanes_by_name(struct st_sq_lanes *l, struct st_slice queue,
-                                        struct st_slice type)
+static struct st_sq_lane *lanes_by_name(struct st_sq_lanes *l, struct st_slice queue, struct st_slice type)
 {
     size_t at;
 
     if (!l->n)
         return NULL;
-    for (at = lane_hash(queue, type) & (l->n_hash - 1); l->hash[at];
-         at = (at + 1) & (l->n_hash - 1)) {
+    for (at = lane_hash(queue, type) & (l->n_hash - 1); l->hash[at]; at = (at + 1) & (l->n_hash - 1)) {
         struct st_sq_lane *lane = &l->v[l->hash[at] - 1];
 
         if (st_slice_eq(lane->queue, queue) && st_slice_eq(lane->type, type))
@@ -159,8 +157,7 @@ static struct st_sq_lane *lanes_by_name(struct st_sq_lanes *l, struct st_slice q
     return NULL;
 }
 
-struct st_sq_lane *st_sq_lane_get(struct st_sq_writer *w, struct st_slice queue,
-                                  struct st_slice type, stint_error *err)
+struct st_sq_lane *st_sq_lane_get(struct st_sq_writer *w, struct st_slice queue, struct st_slice type, stint_error *err)
 {
     struct st_sq_lane *lane = lanes_by_name(&w->lanes, queue, type);
     sqlite3_stmt *st;
@@ -239,15 +236,13 @@ void st_sq_counts_drop(struct st_sq_writer *w)
 
 static bool policy_same(const struct st_policy *a, const struct st_policy *b)
 {
-    return a->max_attempts == b->max_attempts && a->timeout_us == b->timeout_us &&
-           a->backoff == b->backoff && a->initial_us == b->initial_us &&
-           a->multiplier == b->multiplier && a->max_us == b->max_us && a->jitter == b->jitter &&
-           a->n_delays == b->n_delays &&
+    return a->max_attempts == b->max_attempts && a->timeout_us == b->timeout_us && a->backoff == b->backoff &&
+           a->initial_us == b->initial_us && a->multiplier == b->multiplier && a->max_us == b->max_us &&
+           a->jitter == b->jitter && a->n_delays == b->n_delays &&
            memcmp(a->delays_us, b->delays_us, (size_t)a->n_delays * sizeof(a->delays_us[0])) == 0;
 }
 
-static stint_code policy_intern(struct st_sq_writer *w, struct st_slice text, int64_t *id,
-                                stint_error *err)
+static stint_code policy_intern(struct st_sq_writer *w, struct st_slice text, int64_t *id, stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_POLICY_FIND, err);
     int rc;
@@ -273,8 +268,7 @@ static stint_code policy_intern(struct st_sq_writer *w, struct st_slice text, in
     return STINT_OK;
 }
 
-stint_code st_sq_policy_id(struct st_sq_writer *w, const struct st_policy *p, int64_t *id,
-                           stint_error *err)
+stint_code st_sq_policy_id(struct st_sq_writer *w, const struct st_policy *p, int64_t *id, stint_error *err)
 {
     struct st_buf text;
     stint_code code;
@@ -298,8 +292,7 @@ stint_code st_sq_policy_id(struct st_sq_writer *w, const struct st_policy *p, in
     return STINT_OK;
 }
 
-stint_code st_sq_policy_get(struct st_sq_conn *c, int64_t id, struct st_policy *out,
-                            stint_error *err)
+stint_code st_sq_policy_get(struct st_sq_conn *c, int64_t id, struct st_policy *out, stint_error *err)
 {
     sqlite3_stmt *st;
     int rc;

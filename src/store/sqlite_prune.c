@@ -31,8 +31,7 @@ bool st_sq_pruned_add(struct st_pruned *p, struct st_slice file)
     return true;
 }
 
-static stint_code run_seq(struct st_sq_writer *w, enum st_sq_sql which, int64_t seq,
-                          stint_error *err)
+static stint_code run_seq(struct st_sq_writer *w, enum st_sq_sql which, int64_t seq, stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(&w->c, which, err);
 
@@ -42,8 +41,7 @@ static stint_code run_seq(struct st_sq_writer *w, enum st_sq_sql which, int64_t 
     return st_sq_run(&w->c, st, err);
 }
 
-static stint_code attempt_files(struct st_sq_writer *w, int64_t seq, struct st_pruned *out,
-                                stint_error *err)
+static stint_code attempt_files(struct st_sq_writer *w, int64_t seq, struct st_pruned *out, stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_ATTEMPT_FILES, err);
     int rc;
@@ -60,11 +58,11 @@ static stint_code attempt_files(struct st_sq_writer *w, int64_t seq, struct st_p
     return rc < 0 ? err->code : STINT_OK;
 }
 
-static stint_code remove_job(struct st_sq_writer *w, int64_t seq, struct st_sq_lane *lane,
-                             enum st_state state, struct st_pruned *out, stint_error *err)
+static stint_code remove_job(struct st_sq_writer *w, int64_t seq, struct st_sq_lane *lane, enum st_state state,
+                             struct st_pruned *out, stint_error *err)
 {
-    if (attempt_files(w, seq, out, err) || run_seq(w, SQ_JOB_DEL, seq, err) ||
-        run_seq(w, SQ_PAYLOAD_DEL, seq, err) || run_seq(w, SQ_ATTEMPT_DEL, seq, err))
+    if (attempt_files(w, seq, out, err) || run_seq(w, SQ_JOB_DEL, seq, err) || run_seq(w, SQ_PAYLOAD_DEL, seq, err) ||
+        run_seq(w, SQ_ATTEMPT_DEL, seq, err))
         return err->code;
     st_sq_count(lane, st_sq_bucket(state, false, 0), -1);
     out->n++;
@@ -83,9 +81,8 @@ struct gone {
 };
 
 /* Up to max ended jobs of one state, oldest first, and their own files. */
-static stint_code ended_read(struct st_sq_writer *w, enum st_state state, int64_t before,
-                             size_t max, struct gone *list, size_t *n, struct st_pruned *out,
-                             stint_error *err)
+static stint_code ended_read(struct st_sq_writer *w, enum st_state state, int64_t before, size_t max, struct gone *list,
+                             size_t *n, struct st_pruned *out, stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_ENDED, err);
     int rc;
@@ -106,8 +103,8 @@ static stint_code ended_read(struct st_sq_writer *w, enum st_state state, int64_
     return rc < 0 ? err->code : STINT_OK;
 }
 
-static stint_code prune_state(struct st_sq_writer *w, struct prune *p, enum st_state state,
-                              int64_t keep, int64_t now, struct gone *list, stint_error *err)
+static stint_code prune_state(struct st_sq_writer *w, struct prune *p, enum st_state state, int64_t keep, int64_t now,
+                              struct gone *list, stint_error *err)
 {
     const size_t max = p->req->limit - p->out->n;
     struct st_sq_lane *lane;
@@ -162,8 +159,8 @@ static stint_code prune_run(struct st_sq_writer *w, void *arg, stint_error *err)
     return code;
 }
 
-static stint_code ended_count(struct st_sq_conn *c, enum st_state state, int64_t keep, int64_t now,
-                              size_t *n, stint_error *err)
+static stint_code ended_count(struct st_sq_conn *c, enum st_state state, int64_t keep, int64_t now, size_t *n,
+                              stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(c, SQ_ENDED_COUNT, err);
     int rc;
@@ -183,8 +180,7 @@ static stint_code ended_count(struct st_sq_conn *c, enum st_state state, int64_t
 }
 
 /* How many there are, whatever the limit. */
-static stint_code prune_count(struct st_sq *s, const struct st_prune_req *req,
-                              struct st_pruned *out, stint_error *err)
+static stint_code prune_count(struct st_sq *s, const struct st_prune_req *req, struct st_pruned *out, stint_error *err)
 {
     const int64_t now = st_sq_now(req->now_us);
     stint_error local;
@@ -238,16 +234,14 @@ static stint_code prune_probe(struct st_sq_writer *w, void *arg, bool *need, sti
     return STINT_OK;
 }
 
-stint_code st_sq_prune(struct st_store *s, const struct st_prune_req *req, struct st_pruned *out,
-                       stint_error *err)
+stint_code st_sq_prune(struct st_store *s, const struct st_prune_req *req, struct st_pruned *out, stint_error *err)
 {
     struct prune p = {req, out};
     struct st_sq_req r = {.run = prune_run, .probe = prune_probe, .undo = prune_undo, .arg = &p};
     stint_code code;
 
     memset(out, 0, sizeof(*out));
-    code =
-        req->dry_run ? prune_count(st_sq_of(s), req, out, err) : st_sq_submit(st_sq_of(s), &r, err);
+    code = req->dry_run ? prune_count(st_sq_of(s), req, out, err) : st_sq_submit(st_sq_of(s), &r, err);
     if (code)
         st_pruned_clear(out);
     return code;
@@ -282,8 +276,7 @@ static stint_code discard_one(struct st_sq_writer *w, struct discard *d, size_t 
     lane = st_sq_lane_by_id(w, col_int(st, 1), err);
     state = (enum st_state)col_int(st, 4);
     d->verdicts[i] = st_state_ended(state) ? STINT_OK : STINT_ESTATE;
-    kept = d->verdicts[i] || (st_sq_pruned_add(d->out, col_slice(st, 2)) &&
-                              st_sq_pruned_add(d->out, col_slice(st, 3)));
+    kept = d->verdicts[i] || (st_sq_pruned_add(d->out, col_slice(st, 2)) && st_sq_pruned_add(d->out, col_slice(st, 3)));
     sqlite3_reset(st);
     if (!lane)
         return err->code;
@@ -307,8 +300,8 @@ static void discard_undo(void *arg)
     st_pruned_clear(((struct discard *)arg)->out);
 }
 
-stint_code st_sq_discard(struct st_store *s, const struct st_slice *ids, size_t n,
-                         stint_code *verdicts, struct st_pruned *out, stint_error *err)
+stint_code st_sq_discard(struct st_store *s, const struct st_slice *ids, size_t n, stint_code *verdicts,
+                         struct st_pruned *out, stint_error *err)
 {
     struct discard d = {ids, n, verdicts, out};
     struct st_sq_req req = {.run = discard_run, .undo = discard_undo, .arg = &d};

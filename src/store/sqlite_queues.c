@@ -54,8 +54,7 @@ static void oldest_min(struct st_queue_info *i, int64_t due)
 }
 
 /* The head of each priority of the lane: the oldest is one of them. */
-static stint_code oldest_ready(struct st_sq_conn *c, int64_t lane, struct st_queue_info *i,
-                               stint_error *err)
+static stint_code oldest_ready(struct st_sq_conn *c, int64_t lane, struct st_queue_info *i, stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(c, SQ_OLDEST, err);
     int64_t below = ST_PRIORITY_MAX + 1;
@@ -83,8 +82,7 @@ static const struct st_sq_lane *lane_of(const struct st_sq_lanes *l, int64_t id)
     return NULL;
 }
 
-static stint_code read_lanes(struct st_sq *s, struct st_sq_conn *c, struct queues *q,
-                             stint_error *err)
+static stint_code read_lanes(struct st_sq *s, struct st_sq_conn *c, struct queues *q, stint_error *err)
 {
     struct st_queue_info *i;
 
@@ -117,8 +115,7 @@ static stint_code read_paused(struct st_sq_conn *c, struct queues *q, stint_erro
     return rc < 0 ? err->code : STINT_OK;
 }
 
-static stint_code read_counts(struct st_sq *s, struct st_sq_conn *c, struct queues *q,
-                              stint_error *err)
+static stint_code read_counts(struct st_sq *s, struct st_sq_conn *c, struct queues *q, stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(c, SQ_COUNT_ALL, err);
     const struct st_sq_lane *lane;
@@ -137,8 +134,7 @@ static stint_code read_counts(struct st_sq *s, struct st_sq_conn *c, struct queu
 }
 
 /* Jobs that are due but were not promoted yet: people see them as pending. */
-static stint_code read_overdue(struct st_sq *s, struct st_sq_conn *c, int64_t now, struct queues *q,
-                               stint_error *err)
+static stint_code read_overdue(struct st_sq *s, struct st_sq_conn *c, int64_t now, struct queues *q, stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(c, SQ_OVERDUE, err);
     const struct st_sq_lane *lane;
@@ -161,8 +157,7 @@ static stint_code read_overdue(struct st_sq *s, struct st_sq_conn *c, int64_t no
 }
 
 /* In one read transaction, so that the parts fit together. */
-static stint_code queues_in(struct st_sq *s, struct st_sq_conn *c, int64_t now, struct queues *q,
-                            stint_error *err)
+static stint_code queues_in(struct st_sq *s, struct st_sq_conn *c, int64_t now, struct queues *q, stint_error *err)
 {
     stint_code code;
 
@@ -184,8 +179,8 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct st_queue_info *)a)->name, ((const struct st_queue_info *)b)->name);
 }
 
-stint_code st_sq_queues(struct st_store *store, int64_t now_us, struct st_queue_info **out,
-                        size_t *n_out, stint_error *err)
+stint_code st_sq_queues(struct st_store *store, int64_t now_us, struct st_queue_info **out, size_t *n_out,
+                        stint_error *err)
 {
     struct st_sq *s = st_sq_of(store);
     struct queues q = {0};
@@ -224,8 +219,8 @@ stint_code st_sq_next_due(struct st_store *s, int64_t now_us, int64_t *due_us, s
     return rc < 0 ? local.code : STINT_OK;
 }
 
-static stint_code flagged_in(struct st_sq_conn *c, struct st_slice worker,
-                             char (*ids)[ST_ID_MAX + 1], size_t max, size_t *n, stint_error *err)
+static stint_code flagged_in(struct st_sq_conn *c, struct st_slice worker, char (*ids)[ST_ID_MAX + 1], size_t max,
+                             size_t *n, stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(c, SQ_FLAGGED, err);
     int rc;
@@ -239,8 +234,8 @@ static stint_code flagged_in(struct st_sq_conn *c, struct st_slice worker,
     return rc < 0 ? err->code : STINT_OK;
 }
 
-stint_code st_sq_flagged(struct st_store *s, struct st_slice worker, char (*ids)[ST_ID_MAX + 1],
-                         size_t max, size_t *n_out, stint_error *err)
+stint_code st_sq_flagged(struct st_store *s, struct st_slice worker, char (*ids)[ST_ID_MAX + 1], size_t max,
+                         size_t *n_out, stint_error *err)
 {
     stint_error local;
     ST_SQ_GATE;

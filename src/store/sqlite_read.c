@@ -69,8 +69,7 @@ static bool dup_bytes(struct st_slice *to, sqlite3_stmt *st, int col)
 }
 
 /* What is not the job's own comes from the policy of its last claim, else from the default. */
-static stint_code effective(struct st_sq_conn *c, sqlite3_stmt *st, struct st_job_info *i,
-                            stint_error *err)
+static stint_code effective(struct st_sq_conn *c, sqlite3_stmt *st, struct st_job_info *i, stint_error *err)
 {
     const int64_t max = col_opt(st, C_MAX), timeout = col_opt(st, C_TIMEOUT);
     struct st_policy policy;
@@ -105,14 +104,13 @@ static void info_numbers(sqlite3_stmt *st, int64_t now, struct st_job_info *i)
 
 static bool info_texts(sqlite3_stmt *st, bool with_payload, struct st_job_info *i)
 {
-    if (!dup_text(&i->id, st, C_ID) || !dup_text(&i->type, st, C_TYPE) ||
-        !dup_text(&i->queue, st, C_QUEUE) || !dup_text(&i->worker, st, C_WORKER) ||
-        !dup_text(&i->result_ref, st, C_RESULT_REF) || !dup_text(&i->key, st, C_KEY) ||
-        !dup_text(&i->error_message, st, C_ERROR) || !dup_bytes(&i->progress, st, C_PROGRESS))
+    if (!dup_text(&i->id, st, C_ID) || !dup_text(&i->type, st, C_TYPE) || !dup_text(&i->queue, st, C_QUEUE) ||
+        !dup_text(&i->worker, st, C_WORKER) || !dup_text(&i->result_ref, st, C_RESULT_REF) ||
+        !dup_text(&i->key, st, C_KEY) || !dup_text(&i->error_message, st, C_ERROR) ||
+        !dup_bytes(&i->progress, st, C_PROGRESS))
         return false;
-    return !with_payload ||
-           (dup_bytes(&i->payload, st, C_PAYLOAD) && dup_bytes(&i->meta, st, C_META) &&
-            dup_bytes(&i->result, st, C_RESULT));
+    return !with_payload || (dup_bytes(&i->payload, st, C_PAYLOAD) && dup_bytes(&i->meta, st, C_META) &&
+                             dup_bytes(&i->result, st, C_RESULT));
 }
 
 static stint_code info_read(struct st_sq_conn *c, sqlite3_stmt *st, int64_t now, bool with_payload,
@@ -156,13 +154,11 @@ static bool attempt_read(sqlite3_stmt *st, struct st_job_info *i)
     a->signal = (int)col_int(st, 9);
     a->max_rss_kb = col_int(st, 10);
     a->log_tail_len = (size_t)sqlite3_column_bytes(st, 12);
-    return dup_text(&a->worker, st, 2) && dup_text(&a->outcome, st, 5) &&
-           dup_text(&a->message, st, 7) && dup_text(&a->log, st, 11) &&
-           dup_text(&a->log_tail, st, 12);
+    return dup_text(&a->worker, st, 2) && dup_text(&a->outcome, st, 5) && dup_text(&a->message, st, 7) &&
+           dup_text(&a->log, st, 11) && dup_text(&a->log_tail, st, 12);
 }
 
-static stint_code attempts_read(struct st_sq_conn *c, int64_t seq, struct st_job_info *i,
-                                stint_error *err)
+static stint_code attempts_read(struct st_sq_conn *c, int64_t seq, struct st_job_info *i, stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(c, SQ_ATTEMPTS, err);
     int rc;
@@ -199,8 +195,7 @@ static stint_code attempt_of_job(sqlite3_stmt *st, struct st_job_info *i, stint_
     a->log_tail_len = (size_t)sqlite3_column_bytes(st, C_TAIL);
     if (i->state == ST_SUCCEEDED && !(a->outcome = strdup(st_outcome_name(ST_OUT_SUCCEEDED))))
         goto no_memory;
-    if (dup_text(&a->worker, st, C_WORKER) && dup_text(&a->log, st, C_LOG) &&
-        dup_text(&a->log_tail, st, C_TAIL))
+    if (dup_text(&a->worker, st, C_WORKER) && dup_text(&a->log, st, C_LOG) && dup_text(&a->log_tail, st, C_TAIL))
         return STINT_OK;
 no_memory:
     return st_fail(err, STINT_ENOMEM, "out of memory for an attempt");
@@ -208,8 +203,8 @@ no_memory:
 
 /* ---- get -------------------------------------------------------------------------------- */
 
-static stint_code get_in(struct st_sq_conn *c, int64_t now, struct st_slice id,
-                         struct st_job_info *out, stint_error *err)
+static stint_code get_in(struct st_sq_conn *c, int64_t now, struct st_slice id, struct st_job_info *out,
+                         stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(c, SQ_INFO_ID, err);
     int rc;
@@ -232,8 +227,7 @@ static stint_code get_in(struct st_sq_conn *c, int64_t now, struct st_slice id,
     return STINT_OK;
 }
 
-stint_code st_sq_get(struct st_store *s, int64_t now_us, struct st_slice id,
-                     struct st_job_info *out, stint_error *err)
+stint_code st_sq_get(struct st_store *s, int64_t now_us, struct st_slice id, struct st_job_info *out, stint_error *err)
 {
     stint_error local;
     ST_SQ_GATE;
@@ -262,8 +256,7 @@ static stint_code wanted(sqlite3_stmt *st, const struct list *l, bool *yes, stin
 {
     const struct st_list_req *r = l->req;
     const enum st_shown shown =
-        st_state_shown((enum st_state)col_int(st, C_STATE), col_int(st, C_DUE),
-                       (int)col_int(st, C_ATTEMPT), l->now_us);
+        st_state_shown((enum st_state)col_int(st, C_STATE), col_int(st, C_DUE), (int)col_int(st, C_ATTEMPT), l->now_us);
     char hash[ST_HASH_LEN + 1];
 
     *yes = (!r->states || r->states & (1u << shown)) &&
@@ -273,8 +266,7 @@ static stint_code wanted(sqlite3_stmt *st, const struct list *l, bool *yes, stin
            (!r->key.p || st_slice_eq(r->key, col_slice(st, C_KEY)));
     if (!*yes || !r->spec_hash.p)
         return STINT_OK;
-    if (st_spec_hash(col_slice(st, C_TYPE), col_slice(st, C_QUEUE), col_slice(st, C_PAYLOAD), hash,
-                     err))
+    if (st_spec_hash(col_slice(st, C_TYPE), col_slice(st, C_QUEUE), col_slice(st, C_PAYLOAD), hash, err))
         return err->code;
     *yes = st_slice_is(r->spec_hash, hash);
     return STINT_OK;
@@ -302,11 +294,9 @@ static stint_code list_add(struct st_sq_conn *c, sqlite3_stmt *st, struct list *
 static void states_text(unsigned shown, bool ended, struct st_buf *b)
 {
     static const enum st_state of[ST_SHOWN_N] = {
-        [ST_SHOW_BLOCKED] = ST_BLOCKED,     [ST_SHOW_SCHEDULED] = ST_PENDING,
-        [ST_SHOW_PENDING] = ST_PENDING,     [ST_SHOW_RETRYING] = ST_PENDING,
-        [ST_SHOW_CLAIMED] = ST_CLAIMED,     [ST_SHOW_RUNNING] = ST_RUNNING,
-        [ST_SHOW_SUCCEEDED] = ST_SUCCEEDED, [ST_SHOW_FAILED] = ST_FAILED,
-        [ST_SHOW_CANCELLED] = ST_CANCELLED,
+        [ST_SHOW_BLOCKED] = ST_BLOCKED,     [ST_SHOW_SCHEDULED] = ST_PENDING, [ST_SHOW_PENDING] = ST_PENDING,
+        [ST_SHOW_RETRYING] = ST_PENDING,    [ST_SHOW_CLAIMED] = ST_CLAIMED,   [ST_SHOW_RUNNING] = ST_RUNNING,
+        [ST_SHOW_SUCCEEDED] = ST_SUCCEEDED, [ST_SHOW_FAILED] = ST_FAILED,     [ST_SHOW_CANCELLED] = ST_CANCELLED,
     };
 
     st_buf_puts(b, ended ? " AND j.ended IN (-1" : " AND j.state IN (-1");
@@ -340,8 +330,7 @@ static stint_code count_shown(struct st_sq_conn *c, unsigned shown, int64_t *n, 
  * walked instead and what it gives is sorted: a handful of failures must not cost a walk through a
  * million successes.
  */
-static stint_code list_sql(struct st_sq_conn *c, const struct st_list_req *r, struct st_buf *b,
-                           stint_error *err)
+static stint_code list_sql(struct st_sq_conn *c, const struct st_list_req *r, struct st_buf *b, stint_error *err)
 {
     const char *by = "NOT INDEXED";
     int64_t n;
@@ -370,8 +359,7 @@ static stint_code list_sql(struct st_sq_conn *c, const struct st_list_req *r, st
 }
 
 /* Looks at one candidate; *done once the list is full. */
-static stint_code list_candidate(struct st_sq_conn *c, int64_t seq, struct list *l, bool *done,
-                                 stint_error *err)
+static stint_code list_candidate(struct st_sq_conn *c, int64_t seq, struct list *l, bool *done, stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(c, SQ_INFO_SEQ, err);
     stint_code code;
@@ -394,8 +382,7 @@ static stint_code list_candidate(struct st_sq_conn *c, int64_t seq, struct list 
     return code;
 }
 
-static stint_code list_walk(struct st_sq_conn *c, sqlite3_stmt *st, struct list *l,
-                            stint_error *err)
+static stint_code list_walk(struct st_sq_conn *c, sqlite3_stmt *st, struct list *l, stint_error *err)
 {
     stint_code code = STINT_OK;
     bool done = false;
@@ -427,8 +414,8 @@ static stint_code list_in(struct st_sq_conn *c, struct list *l, stint_error *err
     return code;
 }
 
-stint_code st_sq_list(struct st_store *s, const struct st_list_req *req, struct st_job_info **out,
-                      size_t *n_out, uint64_t *next, stint_error *err)
+stint_code st_sq_list(struct st_store *s, const struct st_list_req *req, struct st_job_info **out, size_t *n_out,
+                      uint64_t *next, stint_error *err)
 {
     struct list l = {.req = req, .now_us = st_sq_now(req->now_us)};
     stint_error local;

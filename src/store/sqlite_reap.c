@@ -22,8 +22,8 @@ struct reap {
     size_t max, n_out;
 };
 
-static stint_code read_rows(struct st_sq_writer *w, sqlite3_stmt *st, struct st_sq_row **rows,
-                            size_t *n, stint_error *err)
+static stint_code read_rows(struct st_sq_writer *w, sqlite3_stmt *st, struct st_sq_row **rows, size_t *n,
+                            stint_error *err)
 {
     struct st_sq_row *grown;
     size_t cap = 0;
@@ -53,8 +53,8 @@ static stint_code read_rows(struct st_sq_writer *w, sqlite3_stmt *st, struct st_
 }
 
 /* Back to pending, or failed, by the policy that was written when it was claimed. */
-static stint_code charge(struct st_sq_writer *w, const struct st_sq_row *row, struct st_sq_ended *e,
-                         enum st_state *to, stint_error *err)
+static stint_code charge(struct st_sq_writer *w, const struct st_sq_row *row, struct st_sq_ended *e, enum st_state *to,
+                         stint_error *err)
 {
     struct st_policy policy;
     int max, attempt = row->attempt > 0 ? row->attempt : 1;
@@ -65,15 +65,15 @@ static stint_code charge(struct st_sq_writer *w, const struct st_sq_row *row, st
     if (st_policy_may_retry(max, attempt)) {
         *to = ST_PENDING;
         return st_sq_row_to_pending(w, row, ST_EV_RETRY, e->now_us,
-                                    e->now_us + st_policy_delay(&policy, attempt, st_random_unit()),
-                                    row->attempt, 0, e, err);
+                                    e->now_us + st_policy_delay(&policy, attempt, st_random_unit()), row->attempt, 0, e,
+                                    err);
     }
     *to = ST_FAILED;
     return st_sq_row_end(w, row, ST_EV_FAIL, e, err);
 }
 
-static stint_code reap_row(struct st_sq_writer *w, const struct st_sq_row *row, int64_t now,
-                           enum st_state *to, stint_error *err)
+static stint_code reap_row(struct st_sq_writer *w, const struct st_sq_row *row, int64_t now, enum st_state *to,
+                           stint_error *err)
 {
     struct st_sq_ended e = {.now_us = now,
                             .started_us = row->started,
@@ -151,8 +151,8 @@ static void reap_undo(void *arg)
     ((struct reap *)arg)->n_out = 0;
 }
 
-stint_code st_sq_reap(struct st_store *s, int64_t now_us, struct st_slice me, struct st_reaped *out,
-                      size_t max, size_t *n_out, stint_error *err)
+stint_code st_sq_reap(struct st_store *s, int64_t now_us, struct st_slice me, struct st_reaped *out, size_t max,
+                      size_t *n_out, stint_error *err)
 {
     struct reap r = {.now_us = now_us, .me = me, .out = out, .max = max};
     struct st_sq_req req = {.run = reap_run, .probe = reap_probe, .undo = reap_undo, .arg = &r};
@@ -179,13 +179,10 @@ static bool is_known(const struct disown *d, const char *id)
     return false;
 }
 
-static stint_code disown_row(struct st_sq_writer *w, const struct st_sq_row *row, int64_t now,
-                             stint_error *err)
+static stint_code disown_row(struct st_sq_writer *w, const struct st_sq_row *row, int64_t now, stint_error *err)
 {
-    struct st_sq_ended e = {.now_us = now,
-                            .outcome = st_outcome_name(ST_OUT_CANCELLED),
-                            .kind = ST_KIND_CANCELLED,
-                            .exit_code = -1};
+    struct st_sq_ended e = {
+        .now_us = now, .outcome = st_outcome_name(ST_OUT_CANCELLED), .kind = ST_KIND_CANCELLED, .exit_code = -1};
 
     if (row->cancel)
         return st_sq_row_end(w, row, ST_EV_CANCEL, &e, err);
@@ -223,8 +220,8 @@ static void disown_undo(void *arg)
     ((struct disown *)arg)->given = 0;
 }
 
-stint_code st_sq_disown(struct st_store *s, int64_t now_us, struct st_slice worker,
-                        const struct st_slice *known, size_t n, size_t *n_given, stint_error *err)
+stint_code st_sq_disown(struct st_store *s, int64_t now_us, struct st_slice worker, const struct st_slice *known,
+                        size_t n, size_t *n_given, stint_error *err)
 {
     struct disown d = {.now_us = now_us, .worker = worker, .known = known, .n = n};
     struct st_sq_req req = {.run = disown_run, .undo = disown_undo, .arg = &d};

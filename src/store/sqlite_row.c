@@ -28,8 +28,7 @@ static void copy_text(char *to, size_t size, struct st_slice s)
     to[n] = '\0';
 }
 
-stint_code st_sq_row_read(struct st_sq_writer *w, sqlite3_stmt *st, struct st_sq_row *row,
-                          stint_error *err)
+stint_code st_sq_row_read(struct st_sq_writer *w, sqlite3_stmt *st, struct st_sq_row *row, stint_error *err)
 {
     row->seq = col_int(st, 0);
     copy_text(row->id, sizeof(row->id), col_slice(st, 1));
@@ -54,8 +53,7 @@ stint_code st_sq_row_read(struct st_sq_writer *w, sqlite3_stmt *st, struct st_sq
     return STINT_OK;
 }
 
-static stint_code row_by(struct st_sq_writer *w, sqlite3_stmt *st, struct st_sq_row *row,
-                         bool *found, stint_error *err)
+static stint_code row_by(struct st_sq_writer *w, sqlite3_stmt *st, struct st_sq_row *row, bool *found, stint_error *err)
 {
     const int rc = st_sq_step(&w->c, st, err);
     stint_code code;
@@ -70,8 +68,8 @@ static stint_code row_by(struct st_sq_writer *w, sqlite3_stmt *st, struct st_sq_
     return code;
 }
 
-stint_code st_sq_row_find(struct st_sq_writer *w, struct st_slice id, uint64_t ref,
-                          struct st_sq_row *row, bool *found, stint_error *err)
+stint_code st_sq_row_find(struct st_sq_writer *w, struct st_slice id, uint64_t ref, struct st_sq_row *row, bool *found,
+                          stint_error *err)
 {
     sqlite3_stmt *st;
 
@@ -93,27 +91,24 @@ stint_code st_sq_row_find(struct st_sq_writer *w, struct st_slice id, uint64_t r
     return row_by(w, st, row, found, err);
 }
 
-stint_code st_sq_next(const struct st_sq_row *row, enum st_event ev, enum st_state *to,
-                      stint_error *err)
+stint_code st_sq_next(const struct st_sq_row *row, enum st_event ev, enum st_state *to, stint_error *err)
 {
     const int next = st_state_next(row->state, ev);
 
     if (next < 0)
-        return st_fail(err, STINT_ESTATE, "job %s is %s: %s is not possible", row->id,
-                       st_state_name(row->state), st_event_name(ev));
+        return st_fail(err, STINT_ESTATE, "job %s is %s: %s is not possible", row->id, st_state_name(row->state),
+                       st_event_name(ev));
     *to = (enum st_state)next;
     return STINT_OK;
 }
 
 /* Runs an UPDATE of one row whose guard must hold: we have just read it. */
-static stint_code run_one(struct st_sq_writer *w, sqlite3_stmt *st, const struct st_sq_row *row,
-                          stint_error *err)
+static stint_code run_one(struct st_sq_writer *w, sqlite3_stmt *st, const struct st_sq_row *row, stint_error *err)
 {
     if (st_sq_run(&w->c, st, err))
         return err->code;
     if (sqlite3_changes(w->c.db) != 1)
-        return st_fail(err, STINT_ESTORE, "%s is damaged: the row of job %s does not change",
-                       w->path, row->id);
+        return st_fail(err, STINT_ESTORE, "%s is damaged: the row of job %s does not change", w->path, row->id);
     return STINT_OK;
 }
 
@@ -123,8 +118,8 @@ static void count_move(const struct st_sq_row *row, enum st_shown to)
     st_sq_count(row->lane, to, 1);
 }
 
-stint_code st_sq_attempt_add(struct st_sq_writer *w, const struct st_sq_row *row,
-                             const struct st_sq_ended *e, stint_error *err)
+stint_code st_sq_attempt_add(struct st_sq_writer *w, const struct st_sq_row *row, const struct st_sq_ended *e,
+                             stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_ATTEMPT_ADD, err);
 
@@ -171,9 +166,8 @@ stint_code st_sq_key_free(struct st_sq_writer *w, const struct st_sq_row *row, s
     return st_sq_run(&w->c, st, err);
 }
 
-stint_code st_sq_row_to_pending(struct st_sq_writer *w, const struct st_sq_row *row,
-                                enum st_event ev, int64_t now_us, int64_t due_us, int attempt,
-                                int skips, const struct st_sq_ended *e, stint_error *err)
+stint_code st_sq_row_to_pending(struct st_sq_writer *w, const struct st_sq_row *row, enum st_event ev, int64_t now_us,
+                                int64_t due_us, int attempt, int skips, const struct st_sq_ended *e, stint_error *err)
 {
     const bool ready = due_us <= now_us;
     sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_BACK, err);
@@ -215,8 +209,8 @@ static stint_code end_held(struct st_sq_writer *w, const struct st_sq_row *row, 
     return st_sq_attempt_add(w, row, e, err);
 }
 
-static stint_code end_waiting(struct st_sq_writer *w, const struct st_sq_row *row,
-                              const struct st_sq_ended *e, stint_error *err)
+static stint_code end_waiting(struct st_sq_writer *w, const struct st_sq_row *row, const struct st_sq_ended *e,
+                              stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_END_WAITING, err);
 
@@ -243,9 +237,8 @@ stint_code st_sq_row_end(struct st_sq_writer *w, const struct st_sq_row *row, en
     return st_sq_key_free(w, row, err);
 }
 
-stint_code st_sq_row_succeed(struct st_sq_writer *w, const struct st_sq_row *row,
-                             const struct st_finish *f, const struct st_sq_ended *e,
-                             stint_error *err)
+stint_code st_sq_row_succeed(struct st_sq_writer *w, const struct st_sq_row *row, const struct st_finish *f,
+                             const struct st_sq_ended *e, stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_SUCCEED, err);
     enum st_state to = row->state;

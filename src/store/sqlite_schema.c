@@ -100,14 +100,12 @@ const int st_sq_n_migrations = (int)(sizeof(st_sq_migrations) / sizeof(st_sq_mig
 
 static stint_code not_ours(struct st_sq_conn *c, stint_error *err)
 {
-    st_fail(err, STINT_ESTORE, "%s is a SQLite file of another program",
-            sqlite3_db_filename(c->db, "main"));
+    st_fail(err, STINT_ESTORE, "%s is a SQLite file of another program", sqlite3_db_filename(c->db, "main"));
     st_err_remedy(err, "name another file, for example sqlite:stint.db");
     return STINT_ESTORE;
 }
 
-static stint_code read_marks(struct st_sq_conn *c, int64_t *app, int64_t *version, int64_t *tables,
-                             stint_error *err)
+static stint_code read_marks(struct st_sq_conn *c, int64_t *app, int64_t *version, int64_t *tables, stint_error *err)
 {
     if (st_sq_query_int(c, "PRAGMA application_id", app, err) ||
         st_sq_query_int(c, "PRAGMA user_version", version, err))
@@ -146,8 +144,7 @@ static stint_code too_new(struct st_sq_conn *c, int have, int want, stint_error 
 }
 
 /* One version further, in the transaction that is open. */
-static stint_code migrate_one(struct st_sq_conn *c, const struct st_sq_migration *m,
-                              stint_error *err)
+static stint_code migrate_one(struct st_sq_conn *c, const struct st_sq_migration *m, stint_error *err)
 {
     char sql[96];
 
@@ -155,13 +152,11 @@ static stint_code migrate_one(struct st_sq_conn *c, const struct st_sq_migration
         st_err_prefix(err, "migration to version %d", m->version);
         return err->code;
     }
-    snprintf(sql, sizeof(sql), "PRAGMA application_id = %d; PRAGMA user_version = %d", ST_SQ_APP_ID,
-             m->version);
+    snprintf(sql, sizeof(sql), "PRAGMA application_id = %d; PRAGMA user_version = %d", ST_SQ_APP_ID, m->version);
     return st_sq_exec(c, sql, err);
 }
 
-stint_code st_sq_schema_up_tx(struct st_sq_conn *c, const struct st_sq_migration *list, int n,
-                              stint_error *err)
+stint_code st_sq_schema_up_tx(struct st_sq_conn *c, const struct st_sq_migration *list, int n, stint_error *err)
 {
     int have;
 
@@ -175,8 +170,7 @@ stint_code st_sq_schema_up_tx(struct st_sq_conn *c, const struct st_sq_migration
     return STINT_OK;
 }
 
-stint_code st_sq_schema_up(struct st_sq_conn *c, const struct st_sq_migration *list, int n,
-                           stint_error *err)
+stint_code st_sq_schema_up(struct st_sq_conn *c, const struct st_sq_migration *list, int n, stint_error *err)
 {
     int have;
 
@@ -193,7 +187,7 @@ stint_code st_sq_schema_up(struct st_sq_conn *c, const struct st_sq_migration *l
             sqlite3_exec(c->db, "ROLLBACK", NULL, NULL, NULL);
         return err->code;
     }
-    st_log(ST_LOG_INFO, "store.migrated", ST_F("path", sqlite3_db_filename(c->db, "main")),
-           ST_FI("from", have), ST_FI("to", list[n - 1].version));
+    st_log(ST_LOG_INFO, "store.migrated", ST_F("path", sqlite3_db_filename(c->db, "main")), ST_FI("from", have),
+           ST_FI("to", list[n - 1].version));
     return STINT_OK;
 }

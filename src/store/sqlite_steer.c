@@ -26,8 +26,8 @@ static stint_code ask_cancel(struct st_sq_writer *w, const struct st_sq_row *row
     return st_sq_run(&w->c, st, err);
 }
 
-static stint_code cancel_one(struct st_sq_writer *w, struct st_slice id, int64_t now,
-                             stint_code *verdict, bool *asked, stint_error *err)
+static stint_code cancel_one(struct st_sq_writer *w, struct st_slice id, int64_t now, stint_code *verdict, bool *asked,
+                             stint_error *err)
 {
     const struct st_sq_ended e = {
         .now_us = now,
@@ -64,8 +64,8 @@ static stint_code cancel_run(struct st_sq_writer *w, void *arg, stint_error *err
     return STINT_OK;
 }
 
-stint_code st_sq_cancel(struct st_store *s, int64_t now_us, const struct st_slice *ids, size_t n,
-                        stint_code *verdicts, bool *asked, stint_error *err)
+stint_code st_sq_cancel(struct st_store *s, int64_t now_us, const struct st_slice *ids, size_t n, stint_code *verdicts,
+                        bool *asked, stint_error *err)
 {
     struct steer a = {now_us, ids, n, verdicts, asked};
     struct st_sq_req req = {.run = cancel_run, .arg = &a};
@@ -76,8 +76,8 @@ stint_code st_sq_cancel(struct st_store *s, int64_t now_us, const struct st_slic
 /* ---- retry ------------------------------------------------------------------------------ */
 
 /* Does another job hold the key of this one? */
-static stint_code key_held(struct st_sq_writer *w, const struct st_sq_row *row, int64_t now,
-                           bool *held, stint_error *err)
+static stint_code key_held(struct st_sq_writer *w, const struct st_sq_row *row, int64_t now, bool *held,
+                           stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_KEY_GET, err);
     int rc;
@@ -91,8 +91,7 @@ static stint_code key_held(struct st_sq_writer *w, const struct st_sq_row *row, 
     if (rc < 0)
         return err->code;
     if (rc == SQLITE_ROW) {
-        *held = !st_slice_is(col_slice(st, 0), row->id) &&
-                (col_int(st, 1) != ST_UNIQUE_WINDOW || col_int(st, 2) > now);
+        *held = !st_slice_is(col_slice(st, 0), row->id) && (col_int(st, 1) != ST_UNIQUE_WINDOW || col_int(st, 2) > now);
         sqlite3_reset(st);
     }
     return STINT_OK;
@@ -112,8 +111,7 @@ static stint_code key_retake(struct st_sq_writer *w, const struct st_sq_row *row
     return st_sq_run(&w->c, st, err);
 }
 
-static stint_code revive(struct st_sq_writer *w, const struct st_sq_row *row, int64_t now,
-                         stint_error *err)
+static stint_code revive(struct st_sq_writer *w, const struct st_sq_row *row, int64_t now, stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_REVIVE, err);
     enum st_state to;
@@ -129,8 +127,8 @@ static stint_code revive(struct st_sq_writer *w, const struct st_sq_row *row, in
     return row->unique == ST_UNIQUE_ACTIVE ? key_retake(w, row, err) : STINT_OK;
 }
 
-static stint_code retry_one(struct st_sq_writer *w, struct st_slice id, int64_t now,
-                            stint_code *verdict, stint_error *err)
+static stint_code retry_one(struct st_sq_writer *w, struct st_slice id, int64_t now, stint_code *verdict,
+                            stint_error *err)
 {
     struct st_sq_row row;
     bool found, held = false;
@@ -160,8 +158,8 @@ static stint_code retry_run(struct st_sq_writer *w, void *arg, stint_error *err)
     return STINT_OK;
 }
 
-stint_code st_sq_retry(struct st_store *s, int64_t now_us, const struct st_slice *ids, size_t n,
-                       stint_code *verdicts, stint_error *err)
+stint_code st_sq_retry(struct st_store *s, int64_t now_us, const struct st_slice *ids, size_t n, stint_code *verdicts,
+                       stint_error *err)
 {
     struct steer a = {now_us, ids, n, verdicts, NULL};
     struct st_sq_req req = {.run = retry_run, .arg = &a};
@@ -190,8 +188,7 @@ static stint_code pause_run(struct st_sq_writer *w, void *arg, stint_error *err)
     return st_sq_run(&w->c, st, err);
 }
 
-stint_code st_sq_pause(struct st_store *s, int64_t now_us, struct st_slice queue, bool paused,
-                       stint_error *err)
+stint_code st_sq_pause(struct st_store *s, int64_t now_us, struct st_slice queue, bool paused, stint_error *err)
 {
     struct pause p = {now_us, queue, paused};
     struct st_sq_req req = {.run = pause_run, .arg = &p};

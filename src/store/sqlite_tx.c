@@ -66,9 +66,7 @@ static stint_code tx_open(struct st_sq *s, stint_error *err)
     tx->c.until_us = st_clock_mono_us() + s->base.timeout_ms * ST_MS;
     if (st_sq_conn_open(&tx->c, tx->path, err) ||
         st_sq_exec(&tx->c, "PRAGMA temp_store = MEMORY; PRAGMA cache_size = -512", err) ||
-        st_sq_exec(&tx->c,
-                   s->sync_normal ? "PRAGMA synchronous = NORMAL" : "PRAGMA synchronous = FULL",
-                   err)) {
+        st_sq_exec(&tx->c, s->sync_normal ? "PRAGMA synchronous = NORMAL" : "PRAGMA synchronous = FULL", err)) {
         st_sq_tx_free(tx);
         return err->code;
     }
@@ -122,8 +120,7 @@ static stint_code commit(struct st_sq_writer *tx, stint_error *err)
 
 static stint_code lost(struct st_slice id, stint_error *err)
 {
-    return st_fail(err, STINT_ELOST, "job %.*s is not held by this attempt any more", (int)id.len,
-                   id.p);
+    return st_fail(err, STINT_ELOST, "job %.*s is not held by this attempt any more", (int)id.len, id.p);
 }
 
 static stint_code check_held(struct st_sq_writer *tx, const struct st_hold *hold, stint_error *err)
@@ -150,8 +147,7 @@ static stint_code run_fn(struct st_sq *s, st_tx_fn fn, void *arg, stint_error *e
     return STINT_OK;
 }
 
-static stint_code write_outcome(struct st_sq_writer *tx, int64_t now_us, struct st_finish *fin,
-                                stint_error *err)
+static stint_code write_outcome(struct st_sq_writer *tx, int64_t now_us, struct st_finish *fin, stint_error *err)
 {
     struct st_sq_finish_arg a = {.now_us = now_us, .items = fin, .n = 1};
 
@@ -160,8 +156,8 @@ static stint_code write_outcome(struct st_sq_writer *tx, int64_t now_us, struct 
     return fin->verdict == STINT_OK ? STINT_OK : lost(fin->id, err);
 }
 
-stint_code st_sq_transact(struct st_store *store, int64_t now_us, const struct st_hold *hold,
-                          st_tx_fn fn, void *arg, struct st_finish *fin, stint_error *err)
+stint_code st_sq_transact(struct st_store *store, int64_t now_us, const struct st_hold *hold, st_tx_fn fn, void *arg,
+                          struct st_finish *fin, stint_error *err)
 {
     struct st_sq *s = st_sq_of(store);
     stint_error local;
@@ -206,15 +202,13 @@ static stint_code enqueue_in(struct st_sq_writer *tx, struct st_sq_enqueue_arg *
 }
 
 /* A connection of the application's, dressed for this one call. */
-static stint_code enqueue_foreign(struct st_sq *s, sqlite3 *db, struct st_sq_enqueue_arg *a,
-                                  stint_error *err)
+static stint_code enqueue_foreign(struct st_sq *s, sqlite3 *db, struct st_sq_enqueue_arg *a, stint_error *err)
 {
     struct st_sq_writer *tx;
     stint_code code;
 
     if (!same_file(s->w, sqlite3_db_filename(db, "main")))
-        return st_fail(err, STINT_EINVAL, "the connection is not one to the store's file %s",
-                       s->w->path);
+        return st_fail(err, STINT_EINVAL, "the connection is not one to the store's file %s", s->w->path);
     if (sqlite3_get_autocommit(db)) {
         st_fail(err, STINT_EINVAL, "no transaction is open on the connection");
         st_err_remedy(err, "BEGIN IMMEDIATE first; or add the jobs without a connection");
@@ -233,9 +227,8 @@ static stint_code enqueue_foreign(struct st_sq *s, sqlite3 *db, struct st_sq_enq
     return code;
 }
 
-stint_code st_sq_enqueue_tx(struct st_store *store, void *conn, int64_t now_us,
-                            const struct st_new_job *jobs, size_t n, struct st_enqueued *out,
-                            stint_error *err)
+stint_code st_sq_enqueue_tx(struct st_store *store, void *conn, int64_t now_us, const struct st_new_job *jobs, size_t n,
+                            struct st_enqueued *out, stint_error *err)
 {
     struct st_sq_enqueue_arg a = {.now_us = now_us, .jobs = jobs, .n = n, .out = out};
     struct st_sq *s = st_sq_of(store);
@@ -244,8 +237,7 @@ stint_code st_sq_enqueue_tx(struct st_store *store, void *conn, int64_t now_us,
     ST_SQ_GATE;
 
     st_err_clear(&local);
-    code = s->tx && conn == s->tx->c.db ? enqueue_in(s->tx, &a, &local)
-                                        : enqueue_foreign(s, conn, &a, &local);
+    code = s->tx && conn == s->tx->c.db ? enqueue_in(s->tx, &a, &local) : enqueue_foreign(s, conn, &a, &local);
     if (code && err)
         *err = local;
     return code;

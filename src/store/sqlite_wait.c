@@ -27,8 +27,9 @@
 #define LOOK_CLOSE_US (2 * ST_MS) /* a sync usually takes less */
 #define LOOK_MOST_US  (100 * ST_MS)
 #define LOOK_TOTAL_US ST_SEC
-#define LOOK_AFTER_US (20 * ST_MS) /* once a commit was seen: for another that came along with it  \
-                                    */
+#define LOOK_AFTER_US                                                                                                  \
+    (20 * ST_MS) /* once a commit was seen: for another that came along with it                                        \
+                  */
 
 void st_sq_interrupt(struct st_store *store)
 {
@@ -47,8 +48,7 @@ static void watch(struct st_sq *s, struct st_sq_conn *c)
     s->inotify_fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
     if (s->inotify_fd >= 0 && inotify_add_watch(s->inotify_fd, wal, IN_MODIFY) >= 0)
         return;
-    st_log(ST_LOG_WARN, "store.no_inotify", ST_F("path", wal),
-           ST_F("why", "new jobs are noticed once a second only"));
+    st_log(ST_LOG_WARN, "store.no_inotify", ST_F("path", wal), ST_F("why", "new jobs are noticed once a second only"));
     if (s->inotify_fd >= 0)
         close(s->inotify_fd);
     s->inotify_fd = -2;
@@ -97,8 +97,7 @@ static enum event sleep_until(struct st_sq *s, int64_t until)
     struct timespec ts;
 
     left = left < 0 ? 0 : left;
-    ts = (struct timespec){.tv_sec = (time_t)(left / ST_SEC),
-                           .tv_nsec = (long)(left % ST_SEC) * 1000};
+    ts = (struct timespec){.tv_sec = (time_t)(left / ST_SEC), .tv_nsec = (long)(left % ST_SEC) * 1000};
     if (ppoll(fds, 2, &ts, NULL) <= 0)
         return EV_NONE;
     if (fds[0].revents) {
@@ -127,8 +126,7 @@ static int64_t nap(const struct st_sq *s, int64_t now, int64_t *step)
 
 /* look_until_us stays with the handle: a wait that ends early leaves the rest of the looking to the
  * next. */
-static stint_code wait_in(struct st_sq *s, struct st_sq_conn *c, int64_t until, bool *woken,
-                          stint_error *err)
+static stint_code wait_in(struct st_sq *s, struct st_sq_conn *c, int64_t until, bool *woken, stint_error *err)
 {
     int64_t now, us, step = LOOK_FIRST_US;
     enum event ev;

@@ -61,8 +61,7 @@ static stint_code beat_run(struct st_sq_writer *w, void *arg, stint_error *err)
     return STINT_OK;
 }
 
-stint_code st_sq_worker_beat(struct st_store *s, int64_t now_us, const struct st_worker_info *w,
-                             stint_error *err)
+stint_code st_sq_worker_beat(struct st_store *s, int64_t now_us, const struct st_worker_info *w, stint_error *err)
 {
     struct beat b = {now_us, w};
     struct st_sq_req req = {.run = beat_run, .arg = &b};
@@ -92,8 +91,7 @@ static void worker_read(sqlite3_stmt *st, struct st_worker_info *i)
     i->leader = i->epoch > 0 && col_int(st, 16) > st_clock_real_us();
 }
 
-static stint_code list_read(struct st_sq_conn *c, struct st_worker_info **out, size_t *n,
-                            stint_error *err)
+static stint_code list_read(struct st_sq_conn *c, struct st_worker_info **out, size_t *n, stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(c, SQ_WORKER_LIST, err);
     struct st_worker_info *grown;
@@ -117,8 +115,7 @@ static stint_code list_read(struct st_sq_conn *c, struct st_worker_info **out, s
     return rc < 0 ? err->code : STINT_OK;
 }
 
-stint_code st_sq_worker_list(struct st_store *s, struct st_worker_info **out, size_t *n_out,
-                             stint_error *err)
+stint_code st_sq_worker_list(struct st_store *s, struct st_worker_info **out, size_t *n_out, stint_error *err)
 {
     stint_error local;
     ST_SQ_GATE;
@@ -195,8 +192,7 @@ static stint_code leader_write(struct st_sq_writer *w, const struct st_lead *l, 
 }
 
 /* A process that is gone holds nothing any more: neither jobs nor the lead. */
-static stint_code expire_all(struct st_sq_writer *w, struct st_slice id, int64_t now,
-                             stint_error *err)
+static stint_code expire_all(struct st_sq_writer *w, struct st_slice id, int64_t now, stint_error *err)
 {
     sqlite3_stmt *st = st_sq_stmt(&w->c, SQ_WORKER_EXPIRE, err);
     struct st_lead l;
@@ -228,9 +224,8 @@ static stint_code remove_run(struct st_sq_writer *w, void *arg, stint_error *err
     return r->expire_leases ? expire_all(w, r->id, st_sq_now(r->now_us), err) : STINT_OK;
 }
 
-stint_code st_sq_worker_remove(struct st_store *s, int64_t now_us, struct st_slice id,
-                               bool expire_leases, int64_t epoch, int64_t if_beat_us,
-                               stint_error *err)
+stint_code st_sq_worker_remove(struct st_store *s, int64_t now_us, struct st_slice id, bool expire_leases,
+                               int64_t epoch, int64_t if_beat_us, stint_error *err)
 {
     struct removal r = {now_us, id, expire_leases, epoch, if_beat_us};
     struct st_sq_req req = {.run = remove_run, .arg = &r};
@@ -254,14 +249,14 @@ stint_code st_sq_epoch_check(struct st_sq_writer *w, int64_t epoch, stint_error 
     if (leader_read(&w->c, &l, err))
         return err->code;
     if (l.epoch != epoch)
-        return st_fail(err, STINT_ELOST, "epoch %lld leads no longer: it is %lld now",
-                       (long long)epoch, (long long)l.epoch);
+        return st_fail(err, STINT_ELOST, "epoch %lld leads no longer: it is %lld now", (long long)epoch,
+                       (long long)l.epoch);
     return STINT_OK;
 }
 
 /* Reads who leads.  *mine, *free as of now. */
-static stint_code lead_look(struct st_sq_writer *w, struct lead *l, int64_t now, bool *mine,
-                            bool *free_, stint_error *err)
+static stint_code lead_look(struct st_sq_writer *w, struct lead *l, int64_t now, bool *mine, bool *free_,
+                            stint_error *err)
 {
     if (leader_read(&w->c, l->out, err))
         return err->code;
@@ -303,8 +298,7 @@ static stint_code lead_probe(struct st_sq_writer *w, void *arg, bool *need, stin
     return STINT_OK;
 }
 
-stint_code st_sq_lead(struct st_store *s, const struct st_lead_req *req, struct st_lead *out,
-                      stint_error *err)
+stint_code st_sq_lead(struct st_store *s, const struct st_lead_req *req, struct st_lead *out, stint_error *err)
 {
     struct lead l = {req, out};
     struct st_sq_req r = {.run = lead_run, .probe = lead_probe, .arg = &l};

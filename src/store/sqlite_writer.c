@@ -397,8 +397,7 @@ static stint_code await(struct st_sq_writer *w, struct st_sq_req *req)
     while (req->state != SQ_DONE) {
         if (req->state == SQ_BEGUN)
             pthread_cond_wait(&req->cond, &w->mu);
-        else if (pthread_cond_timedwait(&req->cond, &w->mu, &ts) == ETIMEDOUT &&
-                 req->state == SQ_QUEUED)
+        else if (pthread_cond_timedwait(&req->cond, &w->mu, &ts) == ETIMEDOUT && req->state == SQ_QUEUED)
             return withdraw(w, req);
     }
     return req->code;

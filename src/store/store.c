@@ -41,9 +41,8 @@ const char *st_cap_name(unsigned bit)
 const char *st_refusal_name(enum st_refusal r)
 {
     static const char *const names[] = {
-        [ST_REFUSED_NOT] = "not refused",     [ST_REFUSED_UNKNOWN] = "unknown",
-        [ST_REFUSED_NOT_DUE] = "not due",     [ST_REFUSED_PAUSED] = "paused",
-        [ST_REFUSED_EXHAUSTED] = "exhausted", [ST_REFUSED_HELD] = "held",
+        [ST_REFUSED_NOT] = "not refused", [ST_REFUSED_UNKNOWN] = "unknown",     [ST_REFUSED_NOT_DUE] = "not due",
+        [ST_REFUSED_PAUSED] = "paused",   [ST_REFUSED_EXHAUSTED] = "exhausted", [ST_REFUSED_HELD] = "held",
         [ST_REFUSED_ENDED] = "ended",
     };
 
@@ -53,16 +52,15 @@ const char *st_refusal_name(enum st_refusal r)
 const char *st_outcome_name(enum st_outcome o)
 {
     static const char *const names[] = {
-        [ST_OUT_SUCCEEDED] = "succeeded", [ST_OUT_RETRY] = "retry",
-        [ST_OUT_FAILED] = "failed",       [ST_OUT_CANCELLED] = "cancelled",
-        [ST_OUT_RELEASED] = "released",
+        [ST_OUT_SUCCEEDED] = "succeeded", [ST_OUT_RETRY] = "retry",       [ST_OUT_FAILED] = "failed",
+        [ST_OUT_CANCELLED] = "cancelled", [ST_OUT_RELEASED] = "released",
     };
 
     return (size_t)o < sizeof(names) / sizeof(names[0]) ? names[o] : "?";
 }
 
-const struct st_type_rule *st_rule_find(const struct st_type_rule *rules, size_t n,
-                                        struct st_slice queue, struct st_slice type)
+const struct st_type_rule *st_rule_find(const struct st_type_rule *rules, size_t n, struct st_slice queue,
+                                        struct st_slice type)
 {
     const struct st_type_rule *best = NULL;
     int best_rank = 0;
@@ -73,8 +71,7 @@ const struct st_type_rule *st_rule_find(const struct st_type_rule *rules, size_t
 
         if (!rank || (r->queue.p && !st_queue_covers(r->queue, queue)))
             continue;
-        if (!best || (r->queue.p && !best->queue.p) ||
-            (!r->queue.p == !best->queue.p && rank > best_rank)) {
+        if (!best || (r->queue.p && !best->queue.p) || (!r->queue.p == !best->queue.p && rank > best_rank)) {
             best = r;
             best_rank = rank;
         }
@@ -111,8 +108,7 @@ static stint_code text_check(struct st_slice s, size_t max, const char *what, st
 static stint_code batch_check(size_t n, const char *what, stint_error *err)
 {
     if (n > BATCH_MAX)
-        return st_fail(err, STINT_EINVAL, "too many %s at once: %zu, at most %d", what, n,
-                       BATCH_MAX);
+        return st_fail(err, STINT_EINVAL, "too many %s at once: %zu, at most %d", what, n, BATCH_MAX);
     return STINT_OK;
 }
 
@@ -130,14 +126,14 @@ static stint_code key_check(const struct st_store *s, const struct st_new_job *j
     if (j->unique == ST_UNIQUE_NONE)
         return STINT_OK;
     if (j->unique == ST_UNIQUE_FOREVER && !(s->ops->caps & ST_CAP_UNIQUE_FOREVER))
-        return st_refuse(err, "use a long duration, such as 365d", "the %s store cannot hold a key for ever", s->ops->name);
+        return st_refuse(err, "use a long duration, such as 365d", "the %s store cannot hold a key for ever",
+                         s->ops->name);
     if (j->unique == ST_UNIQUE_WINDOW && j->window_us <= 0)
         return st_fail(err, STINT_EINVAL, "a unique window must be longer than nothing");
     return text_check(j->key, ST_KEY_MAX, "a unique key", err);
 }
 
-static stint_code new_job_check(const struct st_store *s, const struct st_new_job *j,
-                                stint_error *err)
+static stint_code new_job_check(const struct st_store *s, const struct st_new_job *j, stint_error *err)
 {
     stint_code code = text_check(j->id, ST_ID_MAX, "an id", err);
 
@@ -150,8 +146,8 @@ static stint_code new_job_check(const struct st_store *s, const struct st_new_jo
     if (code)
         return code;
     if (j->priority < ST_PRIORITY_MIN || j->priority > ST_PRIORITY_MAX)
-        return st_fail(err, STINT_EINVAL, "priority %d is not between %d and %d", j->priority,
-                       ST_PRIORITY_MIN, ST_PRIORITY_MAX);
+        return st_fail(err, STINT_EINVAL, "priority %d is not between %d and %d", j->priority, ST_PRIORITY_MIN,
+                       ST_PRIORITY_MAX);
     if (j->priority && !(s->ops->caps & ST_CAP_PRIORITY))
         return st_refuse(err, "give it a queue of its own, such as mail.high, and let workers name that one first",
                          "the %s store knows no priorities within a queue", s->ops->name);
@@ -177,8 +173,8 @@ static stint_code claim_check(const struct st_store *s, const struct st_claim_re
 
 /* ---- calls ------------------------------------------------------------------------------ */
 
-stint_code st_store_enqueue(struct st_store *s, int64_t now_us, const struct st_new_job *jobs,
-                            size_t n, struct st_enqueued *out, stint_error *err)
+stint_code st_store_enqueue(struct st_store *s, int64_t now_us, const struct st_new_job *jobs, size_t n,
+                            struct st_enqueued *out, stint_error *err)
 {
     stint_code code = batch_check(n, "jobs", err);
 
@@ -187,15 +183,13 @@ stint_code st_store_enqueue(struct st_store *s, int64_t now_us, const struct st_
     return code || n == 0 ? code : s->ops->enqueue(s, now_us, jobs, n, out, err);
 }
 
-stint_code st_store_enqueue_tx(struct st_store *s, void *conn, int64_t now_us,
-                               const struct st_new_job *jobs, size_t n, struct st_enqueued *out,
-                               stint_error *err)
+stint_code st_store_enqueue_tx(struct st_store *s, void *conn, int64_t now_us, const struct st_new_job *jobs, size_t n,
+                               struct st_enqueued *out, stint_error *err)
 {
     stint_code code = batch_check(n, "jobs", err);
 
     if (!s->ops->enqueue_tx || !(s->ops->caps & ST_CAP_USER_TX))
-        return st_fail(err, STINT_EINVAL,
-                       "the %s store cannot add jobs in somebody's own transaction", s->ops->name);
+        return st_fail(err, STINT_EINVAL, "the %s store cannot add jobs in somebody's own transaction", s->ops->name);
     for (size_t i = 0; !code && i < n; i++)
         code = new_job_check(s, &jobs[i], err);
     return code || n == 0 ? code : s->ops->enqueue_tx(s, conn, now_us, jobs, n, out, err);
@@ -206,8 +200,8 @@ stint_code st_store_fit(struct st_store *s, stint_error *err)
     return s->ops->fit ? s->ops->fit(s, err) : STINT_OK;
 }
 
-stint_code st_store_claim(struct st_store *s, const struct st_claim_req *req, struct st_job **out,
-                          size_t *n_out, stint_error *err)
+stint_code st_store_claim(struct st_store *s, const struct st_claim_req *req, struct st_job **out, size_t *n_out,
+                          stint_error *err)
 {
     stint_code code = claim_check(s, req, err);
 
@@ -228,8 +222,8 @@ static stint_code finish_check(const struct st_finish *items, size_t n, stint_er
 }
 
 stint_code st_store_exchange(struct st_store *s, int64_t now_us, struct st_finish *items, size_t n,
-                             const struct st_claim_req *req, struct st_job **out, size_t *n_out,
-                             bool *finished, stint_error *err)
+                             const struct st_claim_req *req, struct st_job **out, size_t *n_out, bool *finished,
+                             stint_error *err)
 {
     stint_code code = finish_check(items, n, err);
 
@@ -247,8 +241,8 @@ stint_code st_store_exchange(struct st_store *s, int64_t now_us, struct st_finis
     return code || req->n == 0 ? code : s->ops->claim(s, req, out, n_out, err);
 }
 
-stint_code st_store_acquire(struct st_store *s, struct st_slice id, const struct st_claim_req *req,
-                            struct st_job **out, enum st_refusal *why, stint_error *err)
+stint_code st_store_acquire(struct st_store *s, struct st_slice id, const struct st_claim_req *req, struct st_job **out,
+                            enum st_refusal *why, stint_error *err)
 {
     stint_code code = text_check(id, ST_ID_MAX, "an id", err);
 
@@ -284,8 +278,7 @@ stint_code st_store_acquire_many(struct st_store *s, struct st_acquire *items, s
     return code;
 }
 
-stint_code st_store_renew(struct st_store *s, int64_t now_us, struct st_renew *items, size_t n,
-                          stint_error *err)
+stint_code st_store_renew(struct st_store *s, int64_t now_us, struct st_renew *items, size_t n, stint_error *err)
 {
     stint_code code = batch_check(n, "leases", err);
 
@@ -294,33 +287,30 @@ stint_code st_store_renew(struct st_store *s, int64_t now_us, struct st_renew *i
     return code || n == 0 ? code : s->ops->renew(s, now_us, items, n, err);
 }
 
-stint_code st_store_finish(struct st_store *s, int64_t now_us, struct st_finish *items, size_t n,
-                           stint_error *err)
+stint_code st_store_finish(struct st_store *s, int64_t now_us, struct st_finish *items, size_t n, stint_error *err)
 {
     stint_code code = finish_check(items, n, err);
 
     return code || n == 0 ? code : s->ops->finish(s, now_us, items, n, err);
 }
 
-stint_code st_store_transact(struct st_store *s, int64_t now_us, const struct st_hold *hold,
-                             st_tx_fn fn, void *arg, struct st_finish *fin, stint_error *err)
+stint_code st_store_transact(struct st_store *s, int64_t now_us, const struct st_hold *hold, st_tx_fn fn, void *arg,
+                             struct st_finish *fin, stint_error *err)
 {
     stint_code code = text_check(hold->id, ST_ID_MAX, "an id", err);
 
     if (!s->ops->transact)
-        return st_fail(err, STINT_EINVAL, "the %s store has no transactions for handlers",
-                       s->ops->name);
+        return st_fail(err, STINT_EINVAL, "the %s store has no transactions for handlers", s->ops->name);
     return code ? code : s->ops->transact(s, now_us, hold, fn, arg, fin, err);
 }
 
-stint_code st_store_transact_open(struct st_store *s, int64_t now_us, const struct st_hold *hold,
-                                  st_tx_fn fn, void *arg, stint_error *err)
+stint_code st_store_transact_open(struct st_store *s, int64_t now_us, const struct st_hold *hold, st_tx_fn fn,
+                                  void *arg, stint_error *err)
 {
     stint_code code = text_check(hold->id, ST_ID_MAX, "an id", err);
 
     if (!s->ops->transact_open || !(s->ops->caps & ST_CAP_ATOMIC_HANDLER)) {
-        st_fail(err, STINT_EINVAL, "the %s store cannot run a whole attempt in one transaction",
-                s->ops->name);
+        st_fail(err, STINT_EINVAL, "the %s store cannot run a whole attempt in one transaction", s->ops->name);
         st_err_remedy(err, "use STINT_STAGED: prepare and finish in two");
         return STINT_EINVAL;
     }
@@ -333,8 +323,8 @@ void st_store_abandon(struct st_store *s)
         s->ops->abandon(s);
 }
 
-stint_code st_store_reap(struct st_store *s, int64_t now_us, struct st_slice me,
-                         struct st_reaped *out, size_t max, size_t *n_out, stint_error *err)
+stint_code st_store_reap(struct st_store *s, int64_t now_us, struct st_slice me, struct st_reaped *out, size_t max,
+                         size_t *n_out, stint_error *err)
 {
     stint_code code = batch_check(max, "jobs", err);
 
@@ -342,9 +332,8 @@ stint_code st_store_reap(struct st_store *s, int64_t now_us, struct st_slice me,
     return code || max == 0 ? code : s->ops->reap(s, now_us, me, out, max, n_out, err);
 }
 
-stint_code st_store_disown(struct st_store *s, int64_t now_us, struct st_slice worker,
-                           const struct st_slice *known, size_t n, size_t *n_given,
-                           stint_error *err)
+stint_code st_store_disown(struct st_store *s, int64_t now_us, struct st_slice worker, const struct st_slice *known,
+                           size_t n, size_t *n_given, stint_error *err)
 {
     stint_code code = text_check(worker, ST_ID_MAX, "a worker's id", err);
 
@@ -354,8 +343,8 @@ stint_code st_store_disown(struct st_store *s, int64_t now_us, struct st_slice w
     return code ? code : s->ops->disown(s, now_us, worker, known, n, n_given, err);
 }
 
-stint_code st_store_flagged(struct st_store *s, struct st_slice worker, char (*ids)[ST_ID_MAX + 1],
-                            size_t max, size_t *n_out, stint_error *err)
+stint_code st_store_flagged(struct st_store *s, struct st_slice worker, char (*ids)[ST_ID_MAX + 1], size_t max,
+                            size_t *n_out, stint_error *err)
 {
     stint_code code = text_check(worker, ST_ID_MAX, "a worker's id", err);
 
@@ -379,8 +368,8 @@ stint_code st_store_retry(struct st_store *s, int64_t now_us, const struct st_sl
     return code || n == 0 ? code : s->ops->retry(s, now_us, ids, n, verdicts, err);
 }
 
-stint_code st_store_discard(struct st_store *s, const struct st_slice *ids, size_t n,
-                            stint_code *verdicts, struct st_pruned *out, stint_error *err)
+stint_code st_store_discard(struct st_store *s, const struct st_slice *ids, size_t n, stint_code *verdicts,
+                            struct st_pruned *out, stint_error *err)
 {
     stint_code code = ids_check(ids, n, err);
 
@@ -388,16 +377,15 @@ stint_code st_store_discard(struct st_store *s, const struct st_slice *ids, size
     return code || n == 0 ? code : s->ops->discard(s, ids, n, verdicts, out, err);
 }
 
-stint_code st_store_pause(struct st_store *s, int64_t now_us, struct st_slice queue, bool paused,
-                          stint_error *err)
+stint_code st_store_pause(struct st_store *s, int64_t now_us, struct st_slice queue, bool paused, stint_error *err)
 {
     stint_code code = text_check(queue, ST_NAME_MAX, "a queue", err);
 
     return code ? code : s->ops->pause(s, now_us, queue, paused, err);
 }
 
-stint_code st_store_get(struct st_store *s, int64_t now_us, struct st_slice id,
-                        struct st_job_info *out, stint_error *err)
+stint_code st_store_get(struct st_store *s, int64_t now_us, struct st_slice id, struct st_job_info *out,
+                        stint_error *err)
 {
     stint_code code = text_check(id, ST_ID_MAX, "an id", err);
 
@@ -405,8 +393,8 @@ stint_code st_store_get(struct st_store *s, int64_t now_us, struct st_slice id,
     return code ? code : s->ops->get(s, now_us, id, out, err);
 }
 
-stint_code st_store_list(struct st_store *s, const struct st_list_req *req,
-                         struct st_job_info **out, size_t *n_out, uint64_t *next, stint_error *err)
+stint_code st_store_list(struct st_store *s, const struct st_list_req *req, struct st_job_info **out, size_t *n_out,
+                         uint64_t *next, stint_error *err)
 {
     uint64_t after = 0; /* next may be &req->after */
     stint_code code;
@@ -420,8 +408,8 @@ stint_code st_store_list(struct st_store *s, const struct st_list_req *req,
     return code;
 }
 
-stint_code st_store_queues(struct st_store *s, int64_t now_us, struct st_queue_info **out,
-                           size_t *n_out, stint_error *err)
+stint_code st_store_queues(struct st_store *s, int64_t now_us, struct st_queue_info **out, size_t *n_out,
+                           stint_error *err)
 {
     *out = NULL;
     *n_out = 0;
@@ -434,8 +422,7 @@ stint_code st_store_next_due(struct st_store *s, int64_t now_us, int64_t *due_us
     return s->ops->next_due(s, now_us, due_us, err);
 }
 
-stint_code st_store_prune(struct st_store *s, const struct st_prune_req *req, struct st_pruned *out,
-                          stint_error *err)
+stint_code st_store_prune(struct st_store *s, const struct st_prune_req *req, struct st_pruned *out, stint_error *err)
 {
     memset(out, 0, sizeof(*out));
     if (req->limit == 0 || req->limit > BATCH_MAX)
@@ -443,42 +430,37 @@ stint_code st_store_prune(struct st_store *s, const struct st_prune_req *req, st
     return s->ops->prune(s, req, out, err);
 }
 
-stint_code st_store_upkeep(struct st_store *s, const struct st_prune_req *req, struct st_pruned *out,
-                           int64_t *again_us, stint_error *err)
+stint_code st_store_upkeep(struct st_store *s, const struct st_prune_req *req, struct st_pruned *out, int64_t *again_us,
+                           stint_error *err)
 {
     memset(out, 0, sizeof(*out));
     *again_us = ST_DAY;
     return s->ops->upkeep ? s->ops->upkeep(s, req, out, again_us, err) : STINT_OK;
 }
 
-stint_code st_store_worker_beat(struct st_store *s, int64_t now_us, const struct st_worker_info *w,
-                                stint_error *err)
+stint_code st_store_worker_beat(struct st_store *s, int64_t now_us, const struct st_worker_info *w, stint_error *err)
 {
     stint_code code = text_check(st_slice_cstr(w->id), ST_ID_MAX, "a worker's id", err);
 
     return code ? code : s->ops->worker_beat(s, now_us, w, err);
 }
 
-stint_code st_store_worker_list(struct st_store *s, struct st_worker_info **out, size_t *n_out,
-                                stint_error *err)
+stint_code st_store_worker_list(struct st_store *s, struct st_worker_info **out, size_t *n_out, stint_error *err)
 {
     *out = NULL;
     *n_out = 0;
     return s->ops->worker_list(s, out, n_out, err);
 }
 
-stint_code st_store_worker_remove(struct st_store *s, int64_t now_us, struct st_slice id,
-                                  bool expire_leases, int64_t epoch, int64_t if_beat_us,
-                                  stint_error *err)
+stint_code st_store_worker_remove(struct st_store *s, int64_t now_us, struct st_slice id, bool expire_leases,
+                                  int64_t epoch, int64_t if_beat_us, stint_error *err)
 {
     stint_code code = text_check(id, ST_ID_MAX, "a worker's id", err);
 
-    return code ? code
-                : s->ops->worker_remove(s, now_us, id, expire_leases, epoch, if_beat_us, err);
+    return code ? code : s->ops->worker_remove(s, now_us, id, expire_leases, epoch, if_beat_us, err);
 }
 
-stint_code st_store_lead(struct st_store *s, const struct st_lead_req *req, struct st_lead *out,
-                         stint_error *err)
+stint_code st_store_lead(struct st_store *s, const struct st_lead_req *req, struct st_lead *out, stint_error *err)
 {
     stint_code code = text_check(req->worker, ST_ID_MAX, "a worker's id", err);
 
@@ -499,8 +481,8 @@ void st_store_interrupt(struct st_store *s)
     s->ops->interrupt(s);
 }
 
-stint_code st_store_watch(struct st_store *s, struct st_slice worker, const struct st_slice *queues,
-                          size_t n, bool work, stint_error *err)
+stint_code st_store_watch(struct st_store *s, struct st_slice worker, const struct st_slice *queues, size_t n,
+                          bool work, stint_error *err)
 {
     stint_code code = text_check(worker, ST_ID_MAX, "a worker's id", err);
 
@@ -527,18 +509,15 @@ stint_code st_store_schema_down(struct st_store *s, int to, struct st_schema *ou
     return s->ops->schema_down(s, to, out, err);
 }
 
-stint_code st_store_schema_sql(struct st_store *s, enum st_schema_sql what, char **sql,
-                               stint_error *err)
+stint_code st_store_schema_sql(struct st_store *s, enum st_schema_sql what, char **sql, stint_error *err)
 {
     *sql = NULL;
     if (!s->ops->schema_sql)
-        return st_fail(err, STINT_EINVAL, "the %s store has no SQL for others to run",
-                       s->ops->name);
+        return st_fail(err, STINT_EINVAL, "the %s store has no SQL for others to run", s->ops->name);
     return s->ops->schema_sql(s, what, sql, err);
 }
 
-stint_code st_store_backup(struct st_store *s, const char *path, st_progress_fn progress, void *arg,
-                           stint_error *err)
+stint_code st_store_backup(struct st_store *s, const char *path, st_progress_fn progress, void *arg, stint_error *err)
 {
     if (!path || !*path)
         return st_fail(err, STINT_EINVAL, "a backup needs the path of a new file");
@@ -568,16 +547,14 @@ void st_store_close(struct st_store *s)
 
 /* ---- opening ---------------------------------------------------------------------------- */
 
-static stint_code sqlite_open(const char *url, const struct st_store_open *opt,
-                              struct st_store **out, stint_error *err)
+static stint_code sqlite_open(const char *url, const struct st_store_open *opt, struct st_store **out, stint_error *err)
 {
     return st_store_sqlite_open(url + strlen("sqlite:"), opt, out, err);
 }
 
 static const struct {
     const char *kind;
-    stint_code (*open)(const char *url, const struct st_store_open *opt, struct st_store **out,
-                       stint_error *err);
+    stint_code (*open)(const char *url, const struct st_store_open *opt, struct st_store **out, stint_error *err);
 } kinds[] = {
     {"sqlite", sqlite_open},
     {"postgres", st_store_postgres_open},
@@ -585,8 +562,7 @@ static const struct {
 };
 
 /* Puts the signal around a store that was just opened. */
-static stint_code with_signal(const char *kind, const char *signal, struct st_store **out,
-                              stint_error *err)
+static stint_code with_signal(const char *kind, const char *signal, struct st_store **out, stint_error *err)
 {
     struct st_store *real = *out;
     stint_code rc;
@@ -604,8 +580,7 @@ static stint_code with_signal(const char *kind, const char *signal, struct st_st
     return rc;
 }
 
-stint_code st_store_open(const char *url, const struct st_store_open *opt, struct st_store **out,
-                         stint_error *err)
+stint_code st_store_open(const char *url, const struct st_store_open *opt, struct st_store **out, stint_error *err)
 {
     const char *kind = st_store_kind(url);
     const char *colon = strchr(url, ':');
@@ -613,7 +588,8 @@ stint_code st_store_open(const char *url, const struct st_store_open *opt, struc
 
     *out = NULL;
     if (kind && opt && opt->runqy && strcmp(kind, "redis") != 0)
-        return st_refuse(err, "name a Redis store (redis://...), or leave runqy out", "runqy: true needs a Redis store, not %s", kind);
+        return st_refuse(err, "name a Redis store (redis://...), or leave runqy out",
+                         "runqy: true needs a Redis store, not %s", kind);
     for (size_t i = 0; kind && i < sizeof(kinds) / sizeof(kinds[0]); i++)
         if (strcmp(kind, kinds[i].kind) == 0) {
             rc = kinds[i].open(url, opt, out, err);

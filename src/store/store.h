@@ -21,8 +21,9 @@
 
 /* The only differences between stores that callers may see. */
 enum {
-    ST_CAP_PRIORITY = 1 << 0,       /* a number per job orders a queue */
-    ST_CAP_TYPE_FILTER = 1 << 1,    /* a claim can choose by type; without it what no rule covers is taken and put off, uncharged */
+    ST_CAP_PRIORITY = 1 << 0, /* a number per job orders a queue */
+    ST_CAP_TYPE_FILTER =
+        1 << 1, /* a claim can choose by type; without it what no rule covers is taken and put off, uncharged */
     ST_CAP_DUE_ORDER = 1 << 2,      /* equal priorities run in order of their due time */
     ST_CAP_UNIQUE_FOREVER = 1 << 3, /* a key can be held for ever */
     ST_CAP_BATCH_ATOMIC = 1 << 4,   /* n jobs are enqueued all or none, whatever their queues */
@@ -56,13 +57,15 @@ struct st_claim_req {
     const struct st_slice *queues; /* in order, first wins; a parent means its subs too */
     size_t n_queues;               /* 0 = all queues, as if they were one */
     const struct st_type_rule *types;
-    size_t n_types;                /* 0 = all types, default policy */
+    size_t n_types; /* 0 = all types, default policy */
     int64_t lease_us;
-    /* Not NULL: where others are claiming at this moment it may bring less than there is, and says so here: ask again soon. */
+    /* Not NULL: where others are claiming at this moment it may bring less than there is, and says so here: ask again
+     * soon. */
     bool *crowded;
-    int64_t due_by_us; /* > 0: take only jobs that were due by then; a store may leave them claimed.  With ST_CAP_DUE_ORDER */
-    size_t n;     /* take at most so many */
-    size_t n_run; /* the first n_run become running at once, the others claimed */
+    int64_t due_by_us; /* > 0: take only jobs that were due by then; a store may leave them claimed.  With
+                          ST_CAP_DUE_ORDER */
+    size_t n;          /* take at most so many */
+    size_t n_run;      /* the first n_run become running at once, the others claimed */
 };
 
 /* Why acquire-by-id was refused. */
@@ -89,19 +92,19 @@ struct st_renew {
     struct st_slice id;
     int64_t fence;
     uint64_t ref;
-    int64_t lease_us;       /* new expiry = store's now + lease_us */
-    int64_t started_ago_us; /* >= 0: it started so long ago, write that too (claimed -> running) */
+    int64_t lease_us;         /* new expiry = store's now + lease_us */
+    int64_t started_ago_us;   /* >= 0: it started so long ago, write that too (claimed -> running) */
     struct st_slice progress; /* JSON, or none */
-    stint_code verdict;     /* out: OK or ELOST; EAGAIN: somebody else is at it this moment, its lease is as it was */
-    bool cancel;            /* out: somebody asked for it to be cancelled */
+    stint_code verdict;       /* out: OK or ELOST; EAGAIN: somebody else is at it this moment, its lease is as it was */
+    bool cancel;              /* out: somebody asked for it to be cancelled */
 };
 
 enum st_outcome {
     ST_OUT_SUCCEEDED,
-    ST_OUT_RETRY,     /* pending again at now + delay_us */
+    ST_OUT_RETRY, /* pending again at now + delay_us */
     ST_OUT_FAILED,
     ST_OUT_CANCELLED,
-    ST_OUT_RELEASED,  /* pending again at now + delay_us, the attempt given back */
+    ST_OUT_RELEASED, /* pending again at now + delay_us, the attempt given back */
 };
 const char *st_outcome_name(enum st_outcome o);
 
@@ -125,8 +128,8 @@ struct st_finish {
     int64_t max_rss_kb;
     struct st_slice log;      /* path */
     struct st_slice log_tail; /* last bytes of stderr, at most 16 KiB */
-    stint_code verdict;   /* out: OK or ELOST; EAGAIN: somebody else is at it this moment, finish it again later */
-    enum st_state state;  /* out, when OK: what became of the job */
+    stint_code verdict;       /* out: OK or ELOST; EAGAIN: somebody else is at it this moment, finish it again later */
+    enum st_state state;      /* out, when OK: what became of the job */
 };
 
 /* The right to write about an attempt. */
@@ -154,16 +157,16 @@ struct st_reaped {
 
 struct st_list_req {
     int64_t now_us;
-    unsigned states;        /* bit 1 << enum st_shown; 0 = all */
-    struct st_slice queue;  /* a parent means its subs too */
-    struct st_slice type;   /* NAME or PREFIX* */
+    unsigned states;       /* bit 1 << enum st_shown; 0 = all */
+    struct st_slice queue; /* a parent means its subs too */
+    struct st_slice type;  /* NAME or PREFIX* */
     struct st_slice spec_hash;
     struct st_slice worker;
     struct st_slice key;
     int64_t ended_before_us; /* 0 = any */
-    uint64_t after;         /* cursor of the last one seen; 0 = from the newest */
+    uint64_t after;          /* cursor of the last one seen; 0 = from the newest */
     size_t limit;
-    bool with_payload;      /* payload, meta and result are filled only then */
+    bool with_payload; /* payload, meta and result are filled only then */
 };
 
 struct st_queue_info {
@@ -182,12 +185,13 @@ struct st_worker_info {
     uint64_t pid_start;
     int slots, running;
     char queues[1024]; /* JSON arrays of strings */
-    char weights[256]; /* of the queues: "3 1 1"; "" = strictly in their order.  For stores whose tools show it; not in a list */
+    char weights[256]; /* of the queues: "3 1 1"; "" = strictly in their order.  For stores whose tools show it; not in
+                          a list */
     char types[1024];
     bool healthy;
-    bool quiet;   /* takes no new jobs */
+    bool quiet;     /* takes no new jobs */
     char note[240]; /* why it is not healthy */
-    bool leader;  /* list only */
+    bool leader;    /* list only */
     int64_t epoch;
     int64_t started_us, last_beat_us;
 };
@@ -275,37 +279,36 @@ struct st_store_ops {
                           struct st_enqueued *out, stint_error *err);
 
     /* The same inside a transaction that is open on conn (as in st_tx, or the caller's own).  With ST_CAP_USER_TX. */
-    stint_code (*enqueue_tx)(struct st_store *s, void *conn, int64_t now_us, const struct st_new_job *jobs,
-                             size_t n, struct st_enqueued *out, stint_error *err);
+    stint_code (*enqueue_tx)(struct st_store *s, void *conn, int64_t now_us, const struct st_new_job *jobs, size_t n,
+                             struct st_enqueued *out, stint_error *err);
 
     /* Order: queues as asked; within: priority desc, due asc, id asc.  Paused queues (or a paused parent) give nothing.
      * out has room for req->n; each job is one allocation, owned by the caller. */
-    stint_code (*claim)(struct st_store *s, const struct st_claim_req *req, struct st_job **out,
-                        size_t *n_out, stint_error *err);
+    stint_code (*claim)(struct st_store *s, const struct st_claim_req *req, struct st_job **out, size_t *n_out,
+                        stint_error *err);
 
     /* A finish and the next claim together, in one transaction where the store can.  NULL = the store does them one
      * after the other.  *finished tells how far it came when an error is returned: false = the finish
      * itself failed, true = the finish is done and the claim failed. */
     stint_code (*exchange)(struct st_store *s, int64_t now_us, struct st_finish *items, size_t n,
-                           const struct st_claim_req *req, struct st_job **out, size_t *n_out,
-                           bool *finished, stint_error *err);
+                           const struct st_claim_req *req, struct st_job **out, size_t *n_out, bool *finished,
+                           stint_error *err);
 
     /* By id: pending and due, or held with an expired lease (that attempt ends as lease_expired).
      * Refused: *out NULL, *why set, ESTATE (ENOTFOUND for unknown).  Types and queues of req do not
      * filter; its rules give the policy.  n and n_run are ignored: it runs at once. */
-    stint_code (*acquire)(struct st_store *s, struct st_slice id, const struct st_claim_req *req,
-                          struct st_job **out, enum st_refusal *why, stint_error *err);
+    stint_code (*acquire)(struct st_store *s, struct st_slice id, const struct st_claim_req *req, struct st_job **out,
+                          enum st_refusal *why, stint_error *err);
 
-    /* The same for several at once, each by itself; an id may be there twice.  OK: each has a job or a reason.  An error: so
-     * have those that were dealt with, the others neither.  NULL = the store does them one after the other. */
+    /* The same for several at once, each by itself; an id may be there twice.  OK: each has a job or a reason.  An
+     * error: so have those that were dealt with, the others neither.  NULL = the store does them one after the other.
+     */
     stint_code (*acquire_many)(struct st_store *s, struct st_acquire *items, size_t n, const struct st_claim_req *req,
                                stint_error *err);
 
-    stint_code (*renew)(struct st_store *s, int64_t now_us, struct st_renew *items, size_t n,
-                        stint_error *err);
+    stint_code (*renew)(struct st_store *s, int64_t now_us, struct st_renew *items, size_t n, stint_error *err);
 
-    stint_code (*finish)(struct st_store *s, int64_t now_us, struct st_finish *items, size_t n,
-                         stint_error *err);
+    stint_code (*finish)(struct st_store *s, int64_t now_us, struct st_finish *items, size_t n, stint_error *err);
 
     /* Runs fn inside a transaction in which the job is held; ELOST, and fn is not called, if it is not.  Then writes
      * *fin, which fn has filled, as finish would (NULL = nothing), and commits.  Any error, fn's too, rolls all of it
@@ -313,97 +316,92 @@ struct st_store_ops {
     stint_code (*transact)(struct st_store *s, int64_t now_us, const struct st_hold *hold, st_tx_fn fn, void *arg,
                            struct st_finish *fin, stint_error *err);
 
-    /* As transact without an outcome, but the transaction stays open on this handle: the next transact goes on in it and
-     * ends it, whatever comes of it.  Nothing else may be asked of the handle in between but abandon, which rolls it
-     * back.  With ST_CAP_ATOMIC_HANDLER. */
+    /* As transact without an outcome, but the transaction stays open on this handle: the next transact goes on in it
+     * and ends it, whatever comes of it.  Nothing else may be asked of the handle in between but abandon, which rolls
+     * it back.  With ST_CAP_ATOMIC_HANDLER. */
     stint_code (*transact_open)(struct st_store *s, int64_t now_us, const struct st_hold *hold, st_tx_fn fn, void *arg,
                                 stint_error *err);
     void (*abandon)(struct st_store *s);
 
     /* Jobs held by other workers whose lease has expired, oldest first, at most max.  running: charged, retry with
-     * its backoff or failed, kind lease_expired.  claimed: not charged, but from the 4th time in a row as if it had run.
-     * A cancel request makes it cancelled. */
-    stint_code (*reap)(struct st_store *s, int64_t now_us, struct st_slice me, struct st_reaped *out,
-                       size_t max, size_t *n_out, stint_error *err);
+     * its backoff or failed, kind lease_expired.  claimed: not charged, but from the 4th time in a row as if it had
+     * run. A cancel request makes it cancelled. */
+    stint_code (*reap)(struct st_store *s, int64_t now_us, struct st_slice me, struct st_reaped *out, size_t max,
+                       size_t *n_out, stint_error *err);
 
     /* After a claim that ended EUNKNOWN: gives back, uncharged, every job held by `worker` that is not among
      * known (ids).  Only the worker itself may ask. */
-    stint_code (*disown)(struct st_store *s, int64_t now_us, struct st_slice worker,
-                         const struct st_slice *known, size_t n, size_t *n_given, stint_error *err);
+    stint_code (*disown)(struct st_store *s, int64_t now_us, struct st_slice worker, const struct st_slice *known,
+                         size_t n, size_t *n_given, stint_error *err);
 
     /* Ids of jobs held by worker that are asked to cancel; a cheap read. */
-    stint_code (*flagged)(struct st_store *s, struct st_slice worker, char (*ids)[ST_ID_MAX + 1],
-                          size_t max, size_t *n_out, stint_error *err);
+    stint_code (*flagged)(struct st_store *s, struct st_slice worker, char (*ids)[ST_ID_MAX + 1], size_t max,
+                          size_t *n_out, stint_error *err);
 
-    /* Per id a verdict: OK, ENOTFOUND, ESTATE (already ended).  asked[i] (may be NULL): it runs and was asked to stop. */
-    stint_code (*cancel)(struct st_store *s, int64_t now_us, const struct st_slice *ids, size_t n,
-                         stint_code *verdicts, bool *asked, stint_error *err);
+    /* Per id a verdict: OK, ENOTFOUND, ESTATE (already ended).  asked[i] (may be NULL): it runs and was asked to stop.
+     */
+    stint_code (*cancel)(struct st_store *s, int64_t now_us, const struct st_slice *ids, size_t n, stint_code *verdicts,
+                         bool *asked, stint_error *err);
     /* failed or cancelled -> pending now, attempt 0, errors kept.  ESTATE otherwise, EEXISTS if another live job
      * holds its key. */
-    stint_code (*retry)(struct st_store *s, int64_t now_us, const struct st_slice *ids, size_t n,
-                        stint_code *verdicts, stint_error *err);
+    stint_code (*retry)(struct st_store *s, int64_t now_us, const struct st_slice *ids, size_t n, stint_code *verdicts,
+                        stint_error *err);
     /* Removes ended jobs.  ESTATE if not ended. */
     stint_code (*discard)(struct st_store *s, const struct st_slice *ids, size_t n, stint_code *verdicts,
                           struct st_pruned *out, stint_error *err);
 
-    stint_code (*pause)(struct st_store *s, int64_t now_us, struct st_slice queue, bool paused,
-                        stint_error *err);
+    stint_code (*pause)(struct st_store *s, int64_t now_us, struct st_slice queue, bool paused, stint_error *err);
 
     stint_code (*get)(struct st_store *s, int64_t now_us, struct st_slice id, struct st_job_info *out,
                       stint_error *err);
     /* Newest first.  *out is an array for free() after clearing each. */
-    stint_code (*list)(struct st_store *s, const struct st_list_req *req, struct st_job_info **out,
-                       size_t *n_out, uint64_t *next, stint_error *err);
+    stint_code (*list)(struct st_store *s, const struct st_list_req *req, struct st_job_info **out, size_t *n_out,
+                       uint64_t *next, stint_error *err);
     /* Every queue that has or had jobs or is paused, by name. */
     stint_code (*queues)(struct st_store *s, int64_t now_us, struct st_queue_info **out, size_t *n_out,
                          stint_error *err);
     stint_code (*next_due)(struct st_store *s, int64_t now_us, int64_t *due_us, stint_error *err); /* 0 = none */
 
-    stint_code (*prune)(struct st_store *s, const struct st_prune_req *req, struct st_pruned *out,
-                        stint_error *err);
-    /* The leader's housekeeping inside the store, one short step of it: call it again after *again_us.  req as in prune (limit
-     * and dry_run do not count); out: what went with it.  NULL = nothing to do. */
+    stint_code (*prune)(struct st_store *s, const struct st_prune_req *req, struct st_pruned *out, stint_error *err);
+    /* The leader's housekeeping inside the store, one short step of it: call it again after *again_us.  req as in prune
+     * (limit and dry_run do not count); out: what went with it.  NULL = nothing to do. */
     stint_code (*upkeep)(struct st_store *s, const struct st_prune_req *req, struct st_pruned *out, int64_t *again_us,
                          stint_error *err);
 
-    /* Inserts or refreshes w's row; last_beat becomes the store's now.  EEXISTS: the row belongs to another process (host,
-     * boot id, pid, start) that has beaten within ST_WORKER_SILENT_US. */
-    stint_code (*worker_beat)(struct st_store *s, int64_t now_us, const struct st_worker_info *w,
-                              stint_error *err);
-    stint_code (*worker_list)(struct st_store *s, struct st_worker_info **out, size_t *n_out,
-                              stint_error *err);
+    /* Inserts or refreshes w's row; last_beat becomes the store's now.  EEXISTS: the row belongs to another process
+     * (host, boot id, pid, start) that has beaten within ST_WORKER_SILENT_US. */
+    stint_code (*worker_beat)(struct st_store *s, int64_t now_us, const struct st_worker_info *w, stint_error *err);
+    stint_code (*worker_list)(struct st_store *s, struct st_worker_info **out, size_t *n_out, stint_error *err);
     /* Removes the row.  expire_leases (only when the process is known to be gone): its leases end now.  epoch as in
      * prune.  if_beat_us > 0: only while its last beat is still this one (ELOST otherwise). */
     stint_code (*worker_remove)(struct st_store *s, int64_t now_us, struct st_slice id, bool expire_leases,
                                 int64_t epoch, int64_t if_beat_us, stint_error *err);
 
-    stint_code (*lead)(struct st_store *s, const struct st_lead_req *req, struct st_lead *out,
-                       stint_error *err);
+    stint_code (*lead)(struct st_store *s, const struct st_lead_req *req, struct st_lead *out, stint_error *err);
 
     /* Sleeps until there may be work or news, the time has passed, or st_store_interrupt: a hint, never
      * a promise.  *woken: something changed. */
     stint_code (*wait)(struct st_store *s, int timeout_ms, bool *woken, stint_error *err);
     void (*interrupt)(struct st_store *s); /* any thread; also makes the next wait return at once */
 
-    /* What the waits of this handle are for: what concerns this worker's own jobs, and with `work` also jobs to claim in
-     * these queues (n 0 = all; a parent means its subs too).  May be told again, and should be: a worker that asks for
-     * jobs anyway does not count as asleep.  NULL = this store's waits are for everything.
-     * Without it such a store's waits hear of nothing, and come back now and then. */
-    stint_code (*watch)(struct st_store *s, struct st_slice worker, const struct st_slice *queues, size_t n,
-                        bool work, stint_error *err);
+    /* What the waits of this handle are for: what concerns this worker's own jobs, and with `work` also jobs to claim
+     * in these queues (n 0 = all; a parent means its subs too).  May be told again, and should be: a worker that asks
+     * for jobs anyway does not count as asleep.  NULL = this store's waits are for everything. Without it such a
+     * store's waits hear of nothing, and come back now and then. */
+    stint_code (*watch)(struct st_store *s, struct st_slice worker, const struct st_slice *queues, size_t n, bool work,
+                        stint_error *err);
     /* What the last wait heard of, as ST_NEWS_ bits.  NULL = a wait that was woken may have heard of anything. */
     unsigned (*news)(struct st_store *s);
 
-    /* Asked before a worker begins: ESTORE where jobs would be lost silently and nobody has said that they may.  What else may lose
-     * them is said in the log.  NULL = there is nothing to say. */
+    /* Asked before a worker begins: ESTORE where jobs would be lost silently and nobody has said that they may.  What
+     * else may lose them is said in the log.  NULL = there is nothing to say. */
     stint_code (*fit)(struct st_store *s, stint_error *err);
     stint_code (*schema)(struct st_store *s, bool up, struct st_schema *out, stint_error *err);
     /* Takes versions away, newest first, until it is at `to`; 0 = nothing is left, jobs included.  NULL = it cannot. */
     stint_code (*schema_down)(struct st_store *s, int to, struct st_schema *out, stint_error *err);
     /* The text for an operator with more rights; *sql is for free().  NULL = this store has none. */
     stint_code (*schema_sql)(struct st_store *s, enum st_schema_sql what, char **sql, stint_error *err);
-    stint_code (*backup)(struct st_store *s, const char *path, st_progress_fn progress, void *arg,
-                         stint_error *err);
+    stint_code (*backup)(struct st_store *s, const char *path, st_progress_fn progress, void *arg, stint_error *err);
     stint_code (*check)(struct st_store *s, st_finding_fn found, void *arg, stint_error *err);
     void (*about)(struct st_store *s, struct st_store_about *out);
     int64_t (*now)(struct st_store *s); /* the store's clock, best known */
@@ -417,11 +415,11 @@ struct st_store {
 };
 
 struct st_store_open {
-    int timeout_ms;  /* 0 = 5000 */
-    bool no_create;  /* a store that is not there: ESTORE instead of making one */
-    bool no_migrate; /* leave the schema as it is (for `migrate status`) */
+    int timeout_ms;     /* 0 = 5000 */
+    bool no_create;     /* a store that is not there: ESTORE instead of making one */
+    bool no_migrate;    /* leave the schema as it is (for `migrate status`) */
     const char *signal; /* a Redis URL: wake-ups go through it (see signal.c); NULL = the store's own */
-    bool runqy;      /* with what runqy's clients expect; only a Redis store can (see redis_runqy.c) */
+    bool runqy;         /* with what runqy's clients expect; only a Redis store can (see redis_runqy.c) */
 };
 
 /* What a store's URL looks like, for messages. */
@@ -431,17 +429,18 @@ const char *st_store_kind(const char *url);
 
 /* url: sqlite:PATH[?sync=full|normal].  Each call gives a handle of its own; handles on the same
  * file in one process share a writer. */
-stint_code st_store_open(const char *url, const struct st_store_open *opt, struct st_store **out,
-                         stint_error *err);
-stint_code st_store_sqlite_open(const char *path_and_query, const struct st_store_open *opt,
-                                struct st_store **out, stint_error *err);
+stint_code st_store_open(const char *url, const struct st_store_open *opt, struct st_store **out, stint_error *err);
+stint_code st_store_sqlite_open(const char *path_and_query, const struct st_store_open *opt, struct st_store **out,
+                                stint_error *err);
 /* url: postgres://... as libpq takes it, with our own [&schema=NAME][&listen=URL][&notify=off].  Each handle has a
  * connection of its own, made when it is first needed. */
 stint_code st_store_postgres_open(const char *url, const struct st_store_open *opt, struct st_store **out,
                                   stint_error *err);
 
-/* url: see redis_conn.h, with our own [&notify=off][&runqy=1][&redis_storage=false][&may_lose=yes].  Each handle has a connection of its own. */
-stint_code st_store_redis_open(const char *url, const struct st_store_open *opt, struct st_store **out, stint_error *err);
+/* url: see redis_conn.h, with our own [&notify=off][&runqy=1][&redis_storage=false][&may_lose=yes].  Each handle has a
+ * connection of its own. */
+stint_code st_store_redis_open(const char *url, const struct st_store_open *opt, struct st_store **out,
+                               stint_error *err);
 
 /* For a program that owns its process, before the first store is opened: turns off what the engines count for
  * others.  A library inside somebody's program must not call it. */
@@ -455,43 +454,43 @@ stint_code st_store_signal(struct st_store *real, const char *url, struct st_sto
 stint_code st_signal_url_check(const char *url, stint_error *err);
 
 enum st_fault { ST_FAULT_BEFORE, ST_FAULT_AFTER }; /* EAGAIN, nothing done; EUNKNOWN, all done */
-struct st_fault_plan { /* shared by several handles of one test; zero it first */
-    int nth;                /* break the nth call that can fail (1 = first) */
+struct st_fault_plan {                             /* shared by several handles of one test; zero it first */
+    int nth;                                       /* break the nth call that can fail (1 = first) */
     enum st_fault how;
-    int seen;               /* atomically counted */
+    int seen; /* atomically counted */
     int fired;
-    const char *op;         /* which operation was broken */
+    const char *op; /* which operation was broken */
 };
 struct st_store *st_store_faulty(struct st_store *real, struct st_fault_plan *plan);
 
 /* Callers use these: they check arguments and call through ops. */
 stint_code st_store_enqueue(struct st_store *s, int64_t now_us, const struct st_new_job *jobs, size_t n,
                             struct st_enqueued *out, stint_error *err);
-stint_code st_store_enqueue_tx(struct st_store *s, void *conn, int64_t now_us, const struct st_new_job *jobs,
-                               size_t n, struct st_enqueued *out, stint_error *err);
+stint_code st_store_enqueue_tx(struct st_store *s, void *conn, int64_t now_us, const struct st_new_job *jobs, size_t n,
+                               struct st_enqueued *out, stint_error *err);
 stint_code st_store_fit(struct st_store *s, stint_error *err);
-stint_code st_store_claim(struct st_store *s, const struct st_claim_req *req, struct st_job **out,
-                          size_t *n_out, stint_error *err);
+stint_code st_store_claim(struct st_store *s, const struct st_claim_req *req, struct st_job **out, size_t *n_out,
+                          stint_error *err);
 stint_code st_store_exchange(struct st_store *s, int64_t now_us, struct st_finish *items, size_t n,
                              const struct st_claim_req *req, struct st_job **out, size_t *n_out, bool *finished,
                              stint_error *err);
-stint_code st_store_acquire(struct st_store *s, struct st_slice id, const struct st_claim_req *req,
-                            struct st_job **out, enum st_refusal *why, stint_error *err);
+stint_code st_store_acquire(struct st_store *s, struct st_slice id, const struct st_claim_req *req, struct st_job **out,
+                            enum st_refusal *why, stint_error *err);
 stint_code st_store_acquire_many(struct st_store *s, struct st_acquire *items, size_t n, const struct st_claim_req *req,
                                  stint_error *err);
 stint_code st_store_renew(struct st_store *s, int64_t now_us, struct st_renew *items, size_t n, stint_error *err);
 stint_code st_store_finish(struct st_store *s, int64_t now_us, struct st_finish *items, size_t n, stint_error *err);
 stint_code st_store_transact(struct st_store *s, int64_t now_us, const struct st_hold *hold, st_tx_fn fn, void *arg,
                              struct st_finish *fin, stint_error *err);
-stint_code st_store_transact_open(struct st_store *s, int64_t now_us, const struct st_hold *hold, st_tx_fn fn, void *arg,
-                                  stint_error *err);
+stint_code st_store_transact_open(struct st_store *s, int64_t now_us, const struct st_hold *hold, st_tx_fn fn,
+                                  void *arg, stint_error *err);
 void st_store_abandon(struct st_store *s);
-stint_code st_store_reap(struct st_store *s, int64_t now_us, struct st_slice me, struct st_reaped *out,
-                         size_t max, size_t *n_out, stint_error *err);
-stint_code st_store_disown(struct st_store *s, int64_t now_us, struct st_slice worker,
-                           const struct st_slice *known, size_t n, size_t *n_given, stint_error *err);
-stint_code st_store_flagged(struct st_store *s, struct st_slice worker, char (*ids)[ST_ID_MAX + 1],
-                            size_t max, size_t *n_out, stint_error *err);
+stint_code st_store_reap(struct st_store *s, int64_t now_us, struct st_slice me, struct st_reaped *out, size_t max,
+                         size_t *n_out, stint_error *err);
+stint_code st_store_disown(struct st_store *s, int64_t now_us, struct st_slice worker, const struct st_slice *known,
+                           size_t n, size_t *n_given, stint_error *err);
+stint_code st_store_flagged(struct st_store *s, struct st_slice worker, char (*ids)[ST_ID_MAX + 1], size_t max,
+                            size_t *n_out, stint_error *err);
 stint_code st_store_cancel(struct st_store *s, int64_t now_us, const struct st_slice *ids, size_t n,
                            stint_code *verdicts, bool *asked, stint_error *err);
 stint_code st_store_retry(struct st_store *s, int64_t now_us, const struct st_slice *ids, size_t n,
@@ -499,11 +498,13 @@ stint_code st_store_retry(struct st_store *s, int64_t now_us, const struct st_sl
 stint_code st_store_discard(struct st_store *s, const struct st_slice *ids, size_t n, stint_code *verdicts,
                             struct st_pruned *out, stint_error *err);
 stint_code st_store_pause(struct st_store *s, int64_t now_us, struct st_slice queue, bool paused, stint_error *err);
-stint_code st_store_get(struct st_store *s, int64_t now_us, struct st_slice id, struct st_job_info *out, stint_error *err);
-stint_code st_store_list(struct st_store *s, const struct st_list_req *req, struct st_job_info **out,
-                         size_t *n_out, uint64_t *next, stint_error *err);
+stint_code st_store_get(struct st_store *s, int64_t now_us, struct st_slice id, struct st_job_info *out,
+                        stint_error *err);
+stint_code st_store_list(struct st_store *s, const struct st_list_req *req, struct st_job_info **out, size_t *n_out,
+                         uint64_t *next, stint_error *err);
 void st_job_info_list_free(struct st_job_info *list, size_t n);
-stint_code st_store_queues(struct st_store *s, int64_t now_us, struct st_queue_info **out, size_t *n_out, stint_error *err);
+stint_code st_store_queues(struct st_store *s, int64_t now_us, struct st_queue_info **out, size_t *n_out,
+                           stint_error *err);
 stint_code st_store_next_due(struct st_store *s, int64_t now_us, int64_t *due_us, stint_error *err);
 stint_code st_store_prune(struct st_store *s, const struct st_prune_req *req, struct st_pruned *out, stint_error *err);
 stint_code st_store_upkeep(struct st_store *s, const struct st_prune_req *req, struct st_pruned *out, int64_t *again_us,

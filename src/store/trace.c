@@ -26,49 +26,48 @@ static struct st_store *real_of(struct st_store *s)
 
 static stint_code traced(const char *op, size_t n, int64_t began_us, stint_code code)
 {
-    st_log(ST_LOG_DEBUG, "store.call", ST_F("op", op), ST_FI("n", n),
-           ST_F("code", stint_code_name(code)), ST_FI("us", st_clock_mono_us() - began_us));
+    st_log(ST_LOG_DEBUG, "store.call", ST_F("op", op), ST_FI("n", n), ST_F("code", stint_code_name(code)),
+           ST_FI("us", st_clock_mono_us() - began_us));
     return code;
 }
 
 /* Calls the real store's op with the arguments that follow, measures, logs `count` afterwards. */
-#define CALL(op, count, ...)                                                                       \
-    do {                                                                                           \
-        struct st_store *real = real_of(s);                                                        \
-        const int64_t began_us = st_clock_mono_us();                                               \
-        const stint_code code = real->ops->op(real, __VA_ARGS__);                                  \
-                                                                                                   \
-        return traced(#op, (count), began_us, code);                                               \
+#define CALL(op, count, ...)                                                                                           \
+    do {                                                                                                               \
+        struct st_store *real = real_of(s);                                                                            \
+        const int64_t began_us = st_clock_mono_us();                                                                   \
+        const stint_code code = real->ops->op(real, __VA_ARGS__);                                                      \
+                                                                                                                       \
+        return traced(#op, (count), began_us, code);                                                                   \
     } while (0)
 
-static stint_code t_enqueue(struct st_store *s, int64_t now_us, const struct st_new_job *jobs,
-                            size_t n, struct st_enqueued *out, stint_error *err)
+static stint_code t_enqueue(struct st_store *s, int64_t now_us, const struct st_new_job *jobs, size_t n,
+                            struct st_enqueued *out, stint_error *err)
 {
     CALL(enqueue, n, now_us, jobs, n, out, err);
 }
 
-static stint_code t_enqueue_tx(struct st_store *s, void *conn, int64_t now_us,
-                               const struct st_new_job *jobs, size_t n, struct st_enqueued *out,
-                               stint_error *err)
+static stint_code t_enqueue_tx(struct st_store *s, void *conn, int64_t now_us, const struct st_new_job *jobs, size_t n,
+                               struct st_enqueued *out, stint_error *err)
 {
     CALL(enqueue_tx, n, conn, now_us, jobs, n, out, err);
 }
 
-static stint_code t_claim(struct st_store *s, const struct st_claim_req *req, struct st_job **out,
-                          size_t *n_out, stint_error *err)
+static stint_code t_claim(struct st_store *s, const struct st_claim_req *req, struct st_job **out, size_t *n_out,
+                          stint_error *err)
 {
     CALL(claim, *n_out, req, out, n_out, err);
 }
 
 static stint_code t_exchange(struct st_store *s, int64_t now_us, struct st_finish *items, size_t n,
-                             const struct st_claim_req *req, struct st_job **out, size_t *n_out,
-                             bool *finished, stint_error *err)
+                             const struct st_claim_req *req, struct st_job **out, size_t *n_out, bool *finished,
+                             stint_error *err)
 {
     CALL(exchange, n + *n_out, now_us, items, n, req, out, n_out, finished, err);
 }
 
-static stint_code t_acquire(struct st_store *s, struct st_slice id, const struct st_claim_req *req,
-                            struct st_job **out, enum st_refusal *why, stint_error *err)
+static stint_code t_acquire(struct st_store *s, struct st_slice id, const struct st_claim_req *req, struct st_job **out,
+                            enum st_refusal *why, stint_error *err)
 {
     CALL(acquire, *out ? 1 : 0, id, req, out, why, err);
 }
@@ -82,26 +81,24 @@ static stint_code t_acquire_many(struct st_store *s, struct st_acquire *items, s
     return traced("acquire_many", n, began_us, code);
 }
 
-static stint_code t_renew(struct st_store *s, int64_t now_us, struct st_renew *items, size_t n,
-                          stint_error *err)
+static stint_code t_renew(struct st_store *s, int64_t now_us, struct st_renew *items, size_t n, stint_error *err)
 {
     CALL(renew, n, now_us, items, n, err);
 }
 
-static stint_code t_finish(struct st_store *s, int64_t now_us, struct st_finish *items, size_t n,
-                           stint_error *err)
+static stint_code t_finish(struct st_store *s, int64_t now_us, struct st_finish *items, size_t n, stint_error *err)
 {
     CALL(finish, n, now_us, items, n, err);
 }
 
-static stint_code t_transact(struct st_store *s, int64_t now_us, const struct st_hold *hold,
-                             st_tx_fn fn, void *arg, struct st_finish *fin, stint_error *err)
+static stint_code t_transact(struct st_store *s, int64_t now_us, const struct st_hold *hold, st_tx_fn fn, void *arg,
+                             struct st_finish *fin, stint_error *err)
 {
     CALL(transact, 1, now_us, hold, fn, arg, fin, err);
 }
 
-static stint_code t_transact_open(struct st_store *s, int64_t now_us, const struct st_hold *hold,
-                                  st_tx_fn fn, void *arg, stint_error *err)
+static stint_code t_transact_open(struct st_store *s, int64_t now_us, const struct st_hold *hold, st_tx_fn fn,
+                                  void *arg, stint_error *err)
 {
     CALL(transact_open, 1, now_us, hold, fn, arg, err);
 }
@@ -111,21 +108,20 @@ static void t_abandon(struct st_store *s)
     st_store_abandon(real_of(s));
 }
 
-static stint_code t_reap(struct st_store *s, int64_t now_us, struct st_slice me,
-                         struct st_reaped *out, size_t max, size_t *n_out, stint_error *err)
+static stint_code t_reap(struct st_store *s, int64_t now_us, struct st_slice me, struct st_reaped *out, size_t max,
+                         size_t *n_out, stint_error *err)
 {
     CALL(reap, *n_out, now_us, me, out, max, n_out, err);
 }
 
-static stint_code t_disown(struct st_store *s, int64_t now_us, struct st_slice worker,
-                           const struct st_slice *known, size_t n, size_t *n_given,
-                           stint_error *err)
+static stint_code t_disown(struct st_store *s, int64_t now_us, struct st_slice worker, const struct st_slice *known,
+                           size_t n, size_t *n_given, stint_error *err)
 {
     CALL(disown, *n_given, now_us, worker, known, n, n_given, err);
 }
 
-static stint_code t_flagged(struct st_store *s, struct st_slice worker, char (*ids)[ST_ID_MAX + 1],
-                            size_t max, size_t *n_out, stint_error *err)
+static stint_code t_flagged(struct st_store *s, struct st_slice worker, char (*ids)[ST_ID_MAX + 1], size_t max,
+                            size_t *n_out, stint_error *err)
 {
     CALL(flagged, *n_out, worker, ids, max, n_out, err);
 }
@@ -142,8 +138,8 @@ static stint_code t_retry(struct st_store *s, int64_t now_us, const struct st_sl
     CALL(retry, n, now_us, ids, n, verdicts, err);
 }
 
-static stint_code t_discard(struct st_store *s, const struct st_slice *ids, size_t n,
-                            stint_code *verdicts, struct st_pruned *out, stint_error *err)
+static stint_code t_discard(struct st_store *s, const struct st_slice *ids, size_t n, stint_code *verdicts,
+                            struct st_pruned *out, stint_error *err)
 {
     CALL(discard, n, ids, n, verdicts, out, err);
 }
@@ -153,26 +149,25 @@ static stint_code t_fit(struct st_store *s, stint_error *err)
     CALL(fit, 0, err);
 }
 
-static stint_code t_pause(struct st_store *s, int64_t now_us, struct st_slice queue, bool paused,
-                          stint_error *err)
+static stint_code t_pause(struct st_store *s, int64_t now_us, struct st_slice queue, bool paused, stint_error *err)
 {
     CALL(pause, 1, now_us, queue, paused, err);
 }
 
-static stint_code t_get(struct st_store *s, int64_t now_us, struct st_slice id,
-                        struct st_job_info *out, stint_error *err)
+static stint_code t_get(struct st_store *s, int64_t now_us, struct st_slice id, struct st_job_info *out,
+                        stint_error *err)
 {
     CALL(get, 1, now_us, id, out, err);
 }
 
-static stint_code t_list(struct st_store *s, const struct st_list_req *req,
-                         struct st_job_info **out, size_t *n_out, uint64_t *next, stint_error *err)
+static stint_code t_list(struct st_store *s, const struct st_list_req *req, struct st_job_info **out, size_t *n_out,
+                         uint64_t *next, stint_error *err)
 {
     CALL(list, *n_out, req, out, n_out, next, err);
 }
 
-static stint_code t_queues(struct st_store *s, int64_t now_us, struct st_queue_info **out,
-                           size_t *n_out, stint_error *err)
+static stint_code t_queues(struct st_store *s, int64_t now_us, struct st_queue_info **out, size_t *n_out,
+                           stint_error *err)
 {
     CALL(queues, *n_out, now_us, out, n_out, err);
 }
@@ -182,39 +177,34 @@ static stint_code t_next_due(struct st_store *s, int64_t now_us, int64_t *due_us
     CALL(next_due, *due_us ? 1 : 0, now_us, due_us, err);
 }
 
-static stint_code t_prune(struct st_store *s, const struct st_prune_req *req, struct st_pruned *out,
-                          stint_error *err)
+static stint_code t_prune(struct st_store *s, const struct st_prune_req *req, struct st_pruned *out, stint_error *err)
 {
     CALL(prune, out->n, req, out, err);
 }
 
-static stint_code t_upkeep(struct st_store *s, const struct st_prune_req *req,
-                           struct st_pruned *out, int64_t *again_us, stint_error *err)
+static stint_code t_upkeep(struct st_store *s, const struct st_prune_req *req, struct st_pruned *out, int64_t *again_us,
+                           stint_error *err)
 {
     CALL(upkeep, out->n, req, out, again_us, err);
 }
 
-static stint_code t_worker_beat(struct st_store *s, int64_t now_us, const struct st_worker_info *w,
-                                stint_error *err)
+static stint_code t_worker_beat(struct st_store *s, int64_t now_us, const struct st_worker_info *w, stint_error *err)
 {
     CALL(worker_beat, 1, now_us, w, err);
 }
 
-static stint_code t_worker_list(struct st_store *s, struct st_worker_info **out, size_t *n_out,
-                                stint_error *err)
+static stint_code t_worker_list(struct st_store *s, struct st_worker_info **out, size_t *n_out, stint_error *err)
 {
     CALL(worker_list, *n_out, out, n_out, err);
 }
 
-static stint_code t_worker_remove(struct st_store *s, int64_t now_us, struct st_slice id,
-                                  bool expire_leases, int64_t epoch, int64_t if_beat_us,
-                                  stint_error *err)
+static stint_code t_worker_remove(struct st_store *s, int64_t now_us, struct st_slice id, bool expire_leases,
+                                  int64_t epoch, int64_t if_beat_us, stint_error *err)
 {
     CALL(worker_remove, 1, now_us, id, expire_leases, epoch, if_beat_us, err);
 }
 
-static stint_code t_lead(struct st_store *s, const struct st_lead_req *req, struct st_lead *out,
-                         stint_error *err)
+static stint_code t_lead(struct st_store *s, const struct st_lead_req *req, struct st_lead *out, stint_error *err)
 {
     CALL(lead, out->leader ? 1 : 0, req, out, err);
 }
@@ -229,8 +219,8 @@ static void t_interrupt(struct st_store *s)
     st_store_interrupt(real_of(s));
 }
 
-static stint_code t_watch(struct st_store *s, struct st_slice worker, const struct st_slice *queues,
-                          size_t n, bool work, stint_error *err)
+static stint_code t_watch(struct st_store *s, struct st_slice worker, const struct st_slice *queues, size_t n,
+                          bool work, stint_error *err)
 {
     return st_store_watch(real_of(s), worker, queues, n, work, err);
 }
@@ -250,14 +240,12 @@ static stint_code t_schema_down(struct st_store *s, int to, struct st_schema *ou
     CALL(schema_down, 1, to, out, err);
 }
 
-static stint_code t_schema_sql(struct st_store *s, enum st_schema_sql what, char **sql,
-                               stint_error *err)
+static stint_code t_schema_sql(struct st_store *s, enum st_schema_sql what, char **sql, stint_error *err)
 {
     CALL(schema_sql, 1, what, sql, err);
 }
 
-static stint_code t_backup(struct st_store *s, const char *path, st_progress_fn progress, void *arg,
-                           stint_error *err)
+static stint_code t_backup(struct st_store *s, const char *path, st_progress_fn progress, void *arg, stint_error *err)
 {
     CALL(backup, 1, path, progress, arg, err);
 }

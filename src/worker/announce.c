@@ -4,8 +4,8 @@
  *
  *     free slots --grant--> intake --acquired jobs--> held, as claimed ones are
  *
- * Their queues are left out of the ordinary claims.  What nobody announces in time (a message may die with its worker) is
- * claimed after the grace: those are the late ones, looked for as often as the worker polls.
+ * Their queues are left out of the ordinary claims.  What nobody announces in time (a message may die with its worker)
+ * is claimed after the grace: those are the late ones, looked for as often as the worker polls.
  *
  * Thread: loop.
  */
@@ -51,7 +51,8 @@ static stint_code check_parents(const struct st_settings *s, stint_error *err)
             if (strcmp(name, *q) == 0 || !st_queue_covers(st_slice_cstr(name), st_slice_cstr(*q)))
                 continue;
             st_fail(err, STINT_EINVAL, "worker.queues names %.60s, which means %.60s of intake.queues too", name, *q);
-            st_err_remedy(err, "name the other queues of %.60s one by one, or let intake.queues name %.60s itself", name, name);
+            st_err_remedy(err, "name the other queues of %.60s one by one, or let intake.queues name %.60s itself",
+                          name, name);
             return STINT_EINVAL;
         }
     }
@@ -174,7 +175,8 @@ static void take_arrival(struct st_worker *w, struct st_arrival *a)
     if (h) {
         h->done.ticket = a->ticket;
         h->done.to_file = true;
-        if (types_down(w, h->done.job)) /* a claim would not have asked for it: it is not to stand in the way of others */
+        if (types_down(w,
+                       h->done.job)) /* a claim would not have asked for it: it is not to stand in the way of others */
             slots_put_off(h);
         return;
     }

@@ -138,8 +138,8 @@ static void check_deadlines(struct st_worker *w, int64_t now)
 
         if (h->state == HELD_RUNNING && now >= h->lease.kill_at_us)
             slots_abort(h, ST_ABORT_LEASE, true);
-        else if (now >= h->lease.stop_at_us && h->stopping == ST_ABORT_NOT)
-            slots_abort(h, h->state == HELD_QUEUED ? ST_ABORT_SHUTDOWN : ST_ABORT_LEASE, false); /* given back, or charged */
+        else if (now >= h->lease.stop_at_us && h->stopping == ST_ABORT_NOT) /* given back, or charged */
+            slots_abort(h, h->state == HELD_QUEUED ? ST_ABORT_SHUTDOWN : ST_ABORT_LEASE, false);
         else if (past_timeout(h, now))
             slots_abort(h, ST_ABORT_TIMEOUT, false);
         h = next;

@@ -6,8 +6,8 @@
  *     WET --claim found less--------------> DRY    wait for a hint, the next due time, or the poll (sooner at first, if
  *                                                  there are no hints to come)
  *     WET --store away--------------------> DRY    for a growing while
- *     WET --others were claiming----------> DRY    for a few milliseconds, longer each time; then without regard to them
- *     DRY --hint, timer, rescued jobs-----> WET
+ *     WET --others were claiming----------> DRY    for a few milliseconds, longer each time; then without regard to
+ * them DRY --hint, timer, rescued jobs-----> WET
  *
  * How many: the free slots, plus what the slots will use up while the next claim is under way, twice.  Long jobs
  * make that nothing, so they never wait here while another worker has a free slot; short ones make it a batch.
@@ -18,9 +18,9 @@
 
 #include "worker/worker_int.h"
 
-#define BATCH_MAX 500
-#define SMOOTH 0.3
-#define SURE_FOR (60 * ST_SEC)
+#define BATCH_MAX   500
+#define SMOOTH      0.3
+#define SURE_FOR    (60 * ST_SEC)
 #define CROWD_TRIES 8 /* half a second */
 
 static size_t batch_max(const struct st_worker *w)
@@ -123,8 +123,8 @@ void feed(struct st_worker *w)
     w->asking = true;
     w->n_asked = n;
     w->ask_seq = w->finish_seq;
-    st_courier_claim(w->courier, late ? w->plans.late : w->plans.main, n, n_run, late ? w->settings->intake.grace_us : 0,
-                     !late && w->crowd.n < CROWD_TRIES);
+    st_courier_claim(w->courier, late ? w->plans.late : w->plans.main, n, n_run,
+                     late ? w->settings->intake.grace_us : 0, !late && w->crowd.n < CROWD_TRIES);
 }
 
 /* What the slots used up while the claim was under way. */

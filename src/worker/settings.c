@@ -100,8 +100,8 @@ static size_t count_commas(const char *text)
 }
 
 /* One "name" or "name=weight" of a list. */
-static stint_code one_queue(struct st_slice word, struct st_queue_weight *list, size_t n,
-                            bool *weighted, stint_error *err)
+static stint_code one_queue(struct st_slice word, struct st_queue_weight *list, size_t n, bool *weighted,
+                            stint_error *err)
 {
     const char *eq = word.len ? memchr(word.p, '=', word.len) : NULL;
     struct st_slice name = eq ? ST_SLICE(word.p, (size_t)(eq - word.p)) : word;
@@ -113,10 +113,10 @@ static stint_code one_queue(struct st_slice word, struct st_queue_weight *list, 
     if (n > 0 && *weighted != !!eq)
         return st_fail(err, STINT_EINVAL, "either every queue has a weight (a=3,b=1) or none has");
     *weighted = eq;
-    if (eq && (!st_parse_i64(ST_SLICE(eq + 1, word.len - name.len - 1), &weight) || weight < 1 ||
-               weight > ST_WEIGHT_MAX))
-        return st_fail(err, STINT_EINVAL, "the weight of '%.*s' is not a number between 1 and %d",
-                       (int)name.len, name.p, ST_WEIGHT_MAX);
+    if (eq &&
+        (!st_parse_i64(ST_SLICE(eq + 1, word.len - name.len - 1), &weight) || weight < 1 || weight > ST_WEIGHT_MAX))
+        return st_fail(err, STINT_EINVAL, "the weight of '%.*s' is not a number between 1 and %d", (int)name.len,
+                       name.p, ST_WEIGHT_MAX);
     list[n].weight = (int)weight;
     list[n].name = st_slice_dup(name);
     if (!list[n].name)
@@ -182,8 +182,7 @@ const struct st_type_conf *st_settings_type(const struct st_settings *s, struct 
     return best;
 }
 
-const struct st_type_conf *st_settings_handler(const struct st_settings *s, struct st_slice type,
-                                               struct st_slice queue)
+const struct st_type_conf *st_settings_handler(const struct st_settings *s, struct st_slice type, struct st_slice queue)
 {
     struct st_slice parent = st_queue_parent(queue);
 

@@ -16,11 +16,11 @@ enum st_builtin {
 };
 
 struct st_type_conf {
-    char *pattern; /* NAME or PREFIX* */
-    int line;      /* in stint.yaml, for messages */
-    enum st_builtin builtin;   /* then command is not used */
+    char *pattern;           /* NAME or PREFIX* */
+    int line;                /* in stint.yaml, for messages */
+    enum st_builtin builtin; /* then command is not used */
     struct st_command command;
-    struct st_policy policy;  /* the type's values over the defaults */
+    struct st_policy policy;    /* the type's values over the defaults */
     int64_t lease_us, renew_us; /* 0 = the worker's */
 };
 
@@ -41,26 +41,26 @@ struct st_parent_conf {
 
 /* Jobs that an RQ queue announces: their ids come from there, the jobs themselves are in the store. */
 struct st_intake_conf {
-    char *rq;          /* the URL; NULL = there is no intake */
-    char **queues;     /* NULL-terminated; queues of the same names in the store are claimed from only after grace */
-    char *function;    /* what the messages call, or its last part */
-    int64_t grace_us;  /* 30 s */
+    char *rq;         /* the URL; NULL = there is no intake */
+    char **queues;    /* NULL-terminated; queues of the same names in the store are claimed from only after grace */
+    char *function;   /* what the messages call, or its last part */
+    int64_t grace_us; /* 30 s */
 };
 
 struct st_settings {
-    char *path;  /* the file read, or NULL */
-    char *store; /* `store:` of the file, or NULL */
+    char *path;   /* the file read, or NULL */
+    char *store;  /* `store:` of the file, or NULL */
     char *signal; /* `signal:` of the file or STINT_SIGNAL, or NULL */
 
     char *worker_id;   /* NULL = made up */
     char *worker_name; /* --name, or NULL */
     int slots;         /* 10 */
     struct st_queue_weight *queues;
-    size_t n_queues;   /* 0 = all */
+    size_t n_queues; /* 0 = all */
     bool weighted;
     char **only_types; /* worker.types / --types: NULL-terminated patterns, or NULL = every configured one */
     int64_t lease_us, renew_us, poll_us, shutdown_us; /* 60 s, 20 s, 5 s, 30 s */
-    int claim_batch;   /* 0 = chosen by the worker */
+    int claim_batch;                                  /* 0 = chosen by the worker */
     char *results_dir; /* NULL = "stint-results" beside the store file or in the working directory */
     char *logs_dir;    /* NULL = none */
     bool notify;       /* true */

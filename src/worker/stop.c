@@ -3,16 +3,16 @@
  * stop.c - end gracefully.
  *
  * Stop claiming, give back what was only prefetched or waits for a child to be ready, let what runs end; when
- * `shutdown_timeout` has passed stop it too and give its attempt back.  Told a second time: kill at once.  Then the courier
- * writes what it has, leadership and the worker's row go, and the threads end.
+ * `shutdown_timeout` has passed stop it too and give its attempt back.  Told a second time: kill at once.  Then the
+ * courier writes what it has, leadership and the worker's row go, and the threads end.
  *
  * Thread: loop.
  */
 #include "worker/worker_int.h"
 
-#define FLUSH_TIME (5 * ST_SEC)
+#define FLUSH_TIME       (5 * ST_SEC)
 #define FLUSH_TIME_HURRY (1 * ST_SEC)
-#define GOODBYE_TIME (2 * ST_SEC)
+#define GOODBYE_TIME     (2 * ST_SEC)
 
 static void abort_all(struct st_worker *w, bool now)
 {
@@ -70,11 +70,13 @@ static void heed_stops(struct st_worker *w)
 }
 
 /* once: the slots are empty and all is written.  Then an empty claim that was asked for afterwards ends the work; one
- * asked for earlier might have missed a job that became due since, and one that others were in the way of says nothing. */
+ * asked for earlier might have missed a job that became due since, and one that others were in the way of says nothing.
+ */
 static void check_once(struct st_worker *w)
 {
-    if (!w->opt.once || w->phase != WORKING || ((!w->dry || w->crowd.n) && !w->quiet) || w->asking || w->disowning || w->n_held || w->in_hand ||
-        w->n_out || w->tries.n || w->start_tries.n || (w->intake && !w->quiet && !st_intake_idle(w->intake)))
+    if (!w->opt.once || w->phase != WORKING || ((!w->dry || w->crowd.n) && !w->quiet) || w->asking || w->disowning ||
+        w->n_held || w->in_hand || w->n_out || w->tries.n || w->start_tries.n ||
+        (w->intake && !w->quiet && !st_intake_idle(w->intake)))
         return;
     if (w->empty_seq > w->finish_seq || w->quiet) {
         start_draining(w);

@@ -15,13 +15,13 @@
 #include "worker/down.h"
 #include "worker/worker_int.h"
 
-#define KILLS_MAX 5                /* in a row */
-#define KILLS_SPAN (10 * ST_MIN)   /* within this */
+#define KILLS_MAX  5             /* in a row */
+#define KILLS_SPAN (10 * ST_MIN) /* within this */
 #define QUARANTINE (10 * ST_MIN)
 
 struct type_state {
     int kills;
-    int64_t first_kill_us;       /* CLOCK_BOOTTIME */
+    int64_t first_kill_us;        /* CLOCK_BOOTTIME */
     int64_t quarantined_until_us; /* 0 = it is not */
     bool broken;
     char note[160];
@@ -114,7 +114,8 @@ static void quarantine(struct st_worker *w, size_t i, enum st_kind kind, int64_t
     const char *pattern = w->settings->types[i].pattern;
 
     t->quarantined_until_us = now + QUARANTINE;
-    snprintf(t->note, sizeof(t->note), "quarantined for 10m: %d attempts in a row ended %s", t->kills, st_kind_name(kind));
+    snprintf(t->note, sizeof(t->note), "quarantined for 10m: %d attempts in a row ended %s", t->kills,
+             st_kind_name(kind));
     st_log(ST_LOG_ERROR, "type.quarantined", ST_F("type", pattern), ST_FI("kills", t->kills),
            ST_F("kind", st_kind_name(kind)), ST_F("for", "10m"));
     tell_health(w);
@@ -248,7 +249,8 @@ bool types_used_up(struct st_worker *w, struct st_job *const *jobs, size_t n)
     if (!w->resident)
         return false;
     for (size_t k = 0; k < n; k++) {
-        int i = index_of(w, st_settings_handler(w->settings, st_slice_cstr(jobs[k]->type), st_slice_cstr(jobs[k]->queue)));
+        int i =
+            index_of(w, st_settings_handler(w->settings, st_slice_cstr(jobs[k]->type), st_slice_cstr(jobs[k]->queue)));
 
         if (i >= 0 && w->rooms[i] != ST_ROOM_ANY && --w->rooms[i] == 0)
             return true;

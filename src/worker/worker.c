@@ -199,7 +199,8 @@ static void tell_fixed(const struct st_settings *was, const struct st_settings *
 
     for (size_t i = 0; i < sizeof(fixed) / sizeof(fixed[0]); i++)
         if (!fixed[i].same)
-            st_log(ST_LOG_WARN, "worker.reload_partly", ST_F("key", fixed[i].key), ST_F("remedy", "restart the worker to change it"));
+            st_log(ST_LOG_WARN, "worker.reload_partly", ST_F("key", fixed[i].key),
+                   ST_F("remedy", "restart the worker to change it"));
 }
 
 /* Takes over new settings, or keeps the old ones and says why. */
@@ -213,8 +214,7 @@ static void reload(struct st_worker *w)
 
     if (!w->opt.reload)
         return;
-    if (w->opt.reload(w->opt.reload_arg, &s, &err) != STINT_OK ||
-        plans_make(w, s, &plans, &err) != STINT_OK) {
+    if (w->opt.reload(w->opt.reload_arg, &s, &err) != STINT_OK || plans_make(w, s, &plans, &err) != STINT_OK) {
         st_log(ST_LOG_ERROR, "worker.reload_failed", ST_FE(&err), ST_F("remedy", err.remedy));
         if (s)
             st_settings_clear(s);
@@ -378,8 +378,7 @@ static stint_code threads_init(struct st_worker *w, stint_error *err)
     if (rc == STINT_OK && w->settings->notify)
         rc = st_hinter_new(&w->opener, w->id, w->plans.main, &w->wake, &w->hinter, err);
     if (rc == STINT_OK)
-        rc = st_courier_new(&w->opener, admission, w->id, results, &w->observer, &w->wake, &w->courier,
-                            err);
+        rc = st_courier_new(&w->opener, admission, w->id, results, &w->observer, &w->wake, &w->courier, err);
     return rc;
 }
 

@@ -32,12 +32,12 @@ struct held {
     struct held *hash_next;
     struct st_pool_item item; /* in-process attempts */
     struct st_run *run;       /* command attempts */
-    int64_t asked_us;   /* CLOCK_BOOTTIME before the request that got the lease we have */
+    int64_t asked_us;         /* CLOCK_BOOTTIME before the request that got the lease we have */
     struct st_lease lease;
     int64_t renew_us, grace_us;
-    int64_t queued_us;  /* CLOCK_BOOTTIME when it came */
-    bool start_told;    /* the store knows that it runs */
-    bool beating;       /* is part of a beat under way */
+    int64_t queued_us;       /* CLOCK_BOOTTIME when it came */
+    bool start_told;         /* the store knows that it runs */
+    bool beating;            /* is part of a beat under way */
     uint64_t progress_print; /* of what its child last said */
     enum st_abort stopping;
 };
@@ -76,7 +76,7 @@ struct st_worker {
     uv_timer_t nudge;    /* of the pool, while it has items */
     uv_signal_t signals[4];
     uv_poll_t stop_poll; /* of opt.stop_fd */
-    atomic_int stops; /* how often we were told to stop */
+    atomic_int stops;    /* how often we were told to stop */
     int stops_seen;
     bool in_advance, again;
 
@@ -116,30 +116,30 @@ struct st_worker {
 
     /* types: parallel to settings->types, and to the plan's rules */
     struct type_state *types;
-    int *rule_types;  /* index of the type, -1 = in-process */
-    int *rooms;       /* what the claim under way may take of each */
-    bool resident;    /* some type has resident children */
-    bool lines;       /* some type's children speak in lines: they may tell of progress */
+    int *rule_types; /* index of the type, -1 = in-process */
+    int *rooms;      /* what the claim under way may take of each */
+    bool resident;   /* some type has resident children */
+    bool lines;      /* some type's children speak in lines: they may tell of progress */
 
     /* feeding */
-    bool capped;    /* the last claim took all there was room for: ask again when a place is free */
-    bool asking;    /* a claim is under way */
-    size_t n_asked; /* how many slots it may fill */
+    bool capped;        /* the last claim took all there was room for: ask again when a place is free */
+    bool asking;        /* a claim is under way */
+    size_t n_asked;     /* how many slots it may fill */
     int64_t late_at_us; /* CLOCK_BOOTTIME: when to ask for late ones */
-    unsigned turns; /* whose turn it is to have a single free slot */
+    unsigned turns;     /* whose turn it is to have a single free slot */
     bool disowning;
-    bool doubt;     /* the store may believe that we hold what we do not know of: disown */
-    int64_t sure_us; /* CLOCK_BOOTTIME of the last disown */
+    bool doubt;                  /* the store may believe that we hold what we do not know of: disown */
+    int64_t sure_us;             /* CLOCK_BOOTTIME of the last disown */
     struct st_tries start_tries; /* attempts that could not be started */
-    bool dry;       /* the last claim found less than it asked for */
-    bool hinted;    /* that claim was made because of a hint */
-    bool relook;    /* there was a hint meanwhile: ask once more */
-    bool recheck;   /* jobs that it brings may have been asked to stop meanwhile */
-    int n_polls;    /* since there was work */
+    bool dry;                    /* the last claim found less than it asked for */
+    bool hinted;                 /* that claim was made because of a hint */
+    bool relook;                 /* there was a hint meanwhile: ask once more */
+    bool recheck;                /* jobs that it brings may have been asked to stop meanwhile */
+    int n_polls;                 /* since there was work */
     struct st_tries tries;
     struct st_tries crowd; /* claims in a row that others were in the way of */
-    double rate;    /* attempts ended per second, smoothed */
-    double trip_us; /* what a claim takes, smoothed */
+    double rate;           /* attempts ended per second, smoothed */
+    double trip_us;        /* what a claim takes, smoothed */
     int64_t ended, ended_at_reply, reply_us;
     int64_t finish_seq, ask_seq, empty_seq; /* once: was the empty claim asked after the last outcome was written? */
 
@@ -151,9 +151,9 @@ struct st_worker {
 /* held.c */
 struct held *held_new(struct st_worker *w, struct st_job *job);
 struct held *held_find(struct st_worker *w, const char *id, int64_t fence); /* fence 0 = any */
-void held_over(struct held *h);   /* out of the table, into the outbox */
-void held_forget(struct held *h); /* out of the table, freed: it is not ours any more */
-void held_began(struct held *h);  /* QUEUED -> RUNNING */
+void held_over(struct held *h);                                             /* out of the table, into the outbox */
+void held_forget(struct held *h);           /* out of the table, freed: it is not ours any more */
+void held_began(struct held *h);            /* QUEUED -> RUNNING */
 int64_t held_started(const struct held *h); /* CLOCK_BOOTTIME when its attempt began; 0 = not yet */
 
 /* slots.c */
@@ -166,10 +166,10 @@ void slots_put_off(struct held *h); /* a waiting one is given back: it cannot be
 /* feed.c */
 void feed(struct st_worker *w);
 void feed_on_news(struct st_worker *w, struct st_courier_news *news);
-void feed_wet(struct st_worker *w); /* there may be work: ask */
+void feed_wet(struct st_worker *w);              /* there may be work: ask */
 void feed_hold(struct st_worker *w, int64_t us); /* ask for nothing for a while */
 void feed_on_hint(struct st_worker *w);
-bool feed_hears(struct st_worker *w); /* somebody tells us of work */
+bool feed_hears(struct st_worker *w);                            /* somebody tells us of work */
 struct held *feed_take(struct st_worker *w, struct st_job *job); /* NULL = no memory: it is freed, and in doubt */
 
 /* types.c */
@@ -179,7 +179,7 @@ void types_on_end(struct st_worker *w, const struct st_job *job, const struct st
 void types_on_health(void *worker, const char *name, bool healthy, const char *note);
 bool types_can_begin(struct st_worker *w, const struct st_type_conf *conf);
 bool types_down(struct st_worker *w, const struct st_job *job); /* quarantined or broken */
-bool types_make_room(struct st_worker *w, size_t ahead); /* false: nothing can be asked for */
+bool types_make_room(struct st_worker *w, size_t ahead);        /* false: nothing can be asked for */
 bool types_used_up(struct st_worker *w, struct st_job *const *jobs, size_t n);
 
 /* announce.c */

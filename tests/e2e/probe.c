@@ -39,7 +39,8 @@ static void check(int ok, const char *what)
 static int ledger(const char *path)
 {
     char line[256];
-    int n = snprintf(line, sizeof(line), "%s %s %s\n", need("STINT_JOB_ID"), need("STINT_ATTEMPT"), need("STINT_FENCE"));
+    int n =
+        snprintf(line, sizeof(line), "%s %s %s\n", need("STINT_JOB_ID"), need("STINT_ATTEMPT"), need("STINT_FENCE"));
     int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
 
     check(fd >= 0, path);
@@ -53,8 +54,7 @@ static void announce(const char *dir, const char *suffix)
     char name[4096], temp[4200];
     FILE *f;
 
-    snprintf(name, sizeof(name), "%s/started.%s.%s%s", dir, need("STINT_JOB_ID"),
-             need("STINT_ATTEMPT"), suffix);
+    snprintf(name, sizeof(name), "%s/started.%s.%s%s", dir, need("STINT_JOB_ID"), need("STINT_ATTEMPT"), suffix);
     snprintf(temp, sizeof(temp), "%s.tmp", name);
     f = fopen(temp, "w");
     check(f != NULL, temp);

@@ -64,8 +64,8 @@ void kit_job_bytes(struct kit *k, struct fx_job *j, const char *id, const void *
 
     memset(j, 0, sizeof(*j));
     j->cmd = k->cmd;
-    j->job = st_job_new(st_slice_cstr(id), st_slice_cstr("a.type"), st_slice_cstr("mail.fast"),
-                        ST_SLICE(payload, len), ST_NONE);
+    j->job = st_job_new(st_slice_cstr(id), st_slice_cstr("a.type"), st_slice_cstr("mail.fast"), ST_SLICE(payload, len),
+                        ST_NONE);
     assert_non_null(j->job);
     j->job->fence = ++fence;
     j->job->attempt = 2;

@@ -23,8 +23,7 @@ void kit_clear(struct kit *k);
 
 /* One attempt of it. */
 void kit_job(struct kit *k, struct fx_job *j, const char *id, const char *payload);
-void kit_job_bytes(struct kit *k, struct fx_job *j, const char *id, const void *payload,
-                   size_t len);
+void kit_job_bytes(struct kit *k, struct fx_job *j, const char *id, const void *payload, size_t len);
 void kit_start(struct kit *k, struct fx_job *j); /* with the command as it is now */
 void kit_run(struct kit *k, struct fx_job *j);
 /* All of it: run this payload, expect this result. */

@@ -100,8 +100,7 @@ static void killed_with_a_memory_cap_is_out_of_memory(void **state)
     fx_job_sh(&j, "kill -KILL $$", "");
     j.cmd.caps.memory = 64 << 20;
     fx_run(*state, &j);
-    kit_failed_like(&j, ST_KIND_OOM,
-                    "killed by signal 9 (SIGKILL), having a memory cap of 67108864");
+    kit_failed_like(&j, ST_KIND_OOM, "killed by signal 9 (SIGKILL), having a memory cap of 67108864");
     assert_int_equal(j.ran.signal, SIGKILL);
     fx_job_clear(&j);
 }
@@ -160,13 +159,12 @@ static void so_is_a_resident_child(void **state)
 /* ---- processes ------------------------------------------------------------------- */
 
 /* Tries to become many: each child tries, too.  Every one leaves a file. */
-static const char bomb[] =
-    "import os, sys, time\n"
-    "open(os.environ['D'] + '/main', 'w').close()\n"
-    "while True:\n"
-    "    try:\n"
-    "        if os.fork() == 0: open(os.environ['D'] + '/p%d' % os.getpid(), 'w').close()\n"
-    "    except OSError: open(os.environ['D'] + '/refused', 'w').close(); time.sleep(0.01)\n";
+static const char bomb[] = "import os, sys, time\n"
+                           "open(os.environ['D'] + '/main', 'w').close()\n"
+                           "while True:\n"
+                           "    try:\n"
+                           "        if os.fork() == 0: open(os.environ['D'] + '/p%d' % os.getpid(), 'w').close()\n"
+                           "    except OSError: open(os.environ['D'] + '/refused', 'w').close(); time.sleep(0.01)\n";
 
 static int files_in(struct fx *fx, const char *begin)
 {
@@ -212,8 +210,8 @@ static void bomb_in(struct fx *fx)
 
 static bool pids_group_writable(void)
 {
-    return geteuid() == 0 && (!access("/sys/fs/cgroup/pids/tasks", W_OK) ||
-                              !access("/sys/fs/cgroup/cgroup.subtree_control", W_OK));
+    return geteuid() == 0 &&
+           (!access("/sys/fs/cgroup/pids/tasks", W_OK) || !access("/sys/fs/cgroup/cgroup.subtree_control", W_OK));
 }
 
 static int groups_left(void)
@@ -300,8 +298,7 @@ static void refused(struct fx *fx)
     k.cmd.caps.processes = 8;
     kit_job(&k, &j, "j", "1");
     kit_run(&k, &j);
-    kit_failed_like(&j, ST_KIND_CAPS,
-                    "the cap on processes of /usr/bin/python3 cannot be kept here");
+    kit_failed_like(&j, ST_KIND_CAPS, "the cap on processes of /usr/bin/python3 cannot be kept here");
     assert_int_equal(j.ran.advice, ST_PERMANENT);
     fx_job_clear(&j);
     kit_clear(&k);

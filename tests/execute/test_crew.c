@@ -13,8 +13,8 @@
 #include "base/clock.h"
 #include "execute/run.h"
 
-#define PID_ECHO                                                                                   \
-    "ready()\n"                                                                                    \
+#define PID_ECHO                                                                                                       \
+    "ready()\n"                                                                                                        \
     "for r in reqs(): say(task_id=r['task_id'], result=os.getpid())\n"
 
 static void touch(struct fx *fx, const char *name)
@@ -110,14 +110,12 @@ static void a_child_that_dies_fails_what_it_had(void **state)
     kit_start(&k, &b);
     fx_wait(k.fx, &a);
     fx_wait(k.fx, &b);
-    kit_failed(&a, ST_KIND_CHILD_CRASHED,
-               "the child died: killed by signal 9 (SIGKILL): out of ideas");
+    kit_failed(&a, ST_KIND_CHILD_CRASHED, "the child died: killed by signal 9 (SIGKILL): out of ideas");
     assert_int_equal(a.ran.signal, 9);
     assert_true(a.ran.max_rss_kb > 0);
     assert_int_equal(a.ran.advice, ST_BY_POLICY);
     assert_string_equal(a.ran.log_tail, "out of ideas\n");
-    kit_failed(&b, ST_KIND_CHILD_CRASHED,
-               "the child died: killed by signal 9 (SIGKILL): out of ideas");
+    kit_failed(&b, ST_KIND_CHILD_CRASHED, "the child died: killed by signal 9 (SIGKILL): out of ideas");
     fx_job_clear(&a);
     fx_job_clear(&b);
     kit_clear(&k);
@@ -253,9 +251,8 @@ static void children_that_keep_crashing_are_given_up_for_a_while(void **state)
     assert_int_equal(h.n, 1);
     assert_false(h.healthy);
     assert_string_equal(h.name, "a.*");
-    assert_string_equal(h.note,
-                        "5 crashes in 10m; next try in 300ms; last: exit status 3 before it "
-                        "was ready: cannot find the model");
+    assert_string_equal(h.note, "5 crashes in 10m; next try in 300ms; last: exit status 3 before it "
+                                "was ready: cannot find the model");
     no_more_taken(&k);
 
     touch(fx, "mended");
@@ -294,8 +291,7 @@ static void a_child_may_say_that_it_cannot_start(void **state)
 
     watch(fx, &h);
     fx->x->supervise.crashes = 1;
-    kit_init(&k, fx, ST_MODE_RESIDENT,
-             "say(status='error', error='no GPU \\u00e9')\ntime.sleep(1000)\n");
+    kit_init(&k, fx, ST_MODE_RESIDENT, "say(status='error', error='no GPU \\u00e9')\ntime.sleep(1000)\n");
     kit_job(&k, &j, "waits", "0");
     kit_run(&k, &j);
     kit_given_back(&j);
@@ -344,9 +340,8 @@ static void a_parked_crew_stays_down_until_it_is_configured_again(void **state)
     assert_int_equal(j.ran.advice, ST_PERMANENT);
     fx_job_clear(&j);
     assert_true(told_bad(&h));
-    assert_string_equal(h.note,
-                        "a child crashed and is not restarted (on_child_crash: park); last: "
-                        "exit status 7");
+    assert_string_equal(h.note, "a child crashed and is not restarted (on_child_crash: park); last: "
+                                "exit status 7");
     no_more_taken(&k);
     assert_int_equal(st_exec_configure(fx->x, &fx->opt, &err), STINT_OK);
     assert_true(told_good(&h));
@@ -696,11 +691,11 @@ static void a_child_that_ignores_term_is_killed(void **state)
 }
 
 /* Others are not disturbed: that is what the cancel line is for. */
-#define CANCELS                                                                                    \
-    "ready(cancel=True)\n"                                                                         \
-    "for r in reqs():\n"                                                                           \
-    "    if r.get('cancel'): say(task_id=r['task_id'], error='stopped')\n"                         \
-    "    elif r['payload'] == 1: mark('slow')\n"                                                   \
+#define CANCELS                                                                                                        \
+    "ready(cancel=True)\n"                                                                                             \
+    "for r in reqs():\n"                                                                                               \
+    "    if r.get('cancel'): say(task_id=r['task_id'], error='stopped')\n"                                             \
+    "    elif r['payload'] == 1: mark('slow')\n"                                                                       \
     "    else: say(task_id=r['task_id'], result=os.getpid())\n"
 
 static void a_child_that_understands_it_is_asked_to_cancel(void **state)
@@ -735,9 +730,8 @@ static void a_child_that_does_not_cancel_is_stopped_after_the_grace(void **state
     struct kit k;
     struct fx_job j;
 
-    kit_init(
-        &k, *state, ST_MODE_RESIDENT,
-        "ready(cancel=True)\nfor r in reqs(): mark('cancelled' if r.get('cancel') else 'got')\n");
+    kit_init(&k, *state, ST_MODE_RESIDENT,
+             "ready(cancel=True)\nfor r in reqs(): mark('cancelled' if r.get('cancel') else 'got')\n");
     k.cmd.grace_us = 100 * ST_MS;
     kit_job(&k, &j, "j", "1");
     kit_start(&k, &j);
@@ -966,8 +960,7 @@ static void a_retired_child_that_goes_on_printing_is_stopped(void **state)
     struct kit k;
     long pid;
 
-    kit_init(&k, *state, ST_MODE_RESIDENT,
-             PID_ECHO "while True:\n    raw('still here\\n')\n    time.sleep(0.002)\n");
+    kit_init(&k, *state, ST_MODE_RESIDENT, PID_ECHO "while True:\n    raw('still here\\n')\n    time.sleep(0.002)\n");
     k.cmd.recycle.jobs = 1;
     k.cmd.grace_us = 100 * ST_MS;
     pid = pid_of(&k);
@@ -1024,8 +1017,7 @@ static void close_stops_the_children(void **state)
     struct kit k, stubborn;
     long pid, pid_stubborn;
 
-    kit_init(&k, fx, ST_MODE_RESIDENT,
-             "signal.signal(15, lambda *_: mark('term') or sys.exit(0))\n" PID_ECHO);
+    kit_init(&k, fx, ST_MODE_RESIDENT, "signal.signal(15, lambda *_: mark('term') or sys.exit(0))\n" PID_ECHO);
     kit_init(&stubborn, fx, ST_MODE_RESIDENT,
              "signal.signal(15, signal.SIG_IGN)\n" PID_ECHO "while True: time.sleep(1000)\n");
     stubborn.cmd.name = (char *)(uintptr_t) "stubborn";

@@ -12,12 +12,11 @@
 
 #include "base/clock.h"
 
-#define PID_ECHO                                                                                   \
-    "ready()\n"                                                                                    \
+#define PID_ECHO                                                                                                       \
+    "ready()\n"                                                                                                        \
     "for r in reqs(): say(task_id=r['task_id'], result=[os.getpid(), r['payload']])\n"
 
-static void run_script(struct fx *fx, struct kit *k, struct fx_job *j, const char *script,
-                       const char *payload)
+static void run_script(struct fx *fx, struct kit *k, struct fx_job *j, const char *script, const char *payload)
 {
     kit_init(k, fx, ST_MODE_ONESHOT_LINES, script);
     kit_job(k, j, "j", payload);
@@ -103,9 +102,8 @@ static void one_that_does_not_exit_after_its_answer_is_stopped(void **state)
     struct kit k;
     struct fx_job j;
 
-    kit_init(
-        &k, *state, ST_MODE_ONESHOT_LINES,
-        "ready()\nfor r in reqs(): say(task_id='j', result=5)\nwhile True: time.sleep(1000)\n");
+    kit_init(&k, *state, ST_MODE_ONESHOT_LINES,
+             "ready()\nfor r in reqs(): say(task_id='j', result=5)\nwhile True: time.sleep(1000)\n");
     k.cmd.grace_us = 50 * ST_MS;
     kit_job(&k, &j, "j", "1");
     kit_run(&k, &j);
@@ -181,15 +179,13 @@ static void one_that_exits_without_an_answer_has_crashed(void **state)
                "ready()\nfor r in reqs():\n    say(task_id='other', result=1)\n"
                "    note('lost it\\n')\n    os._exit(0)\n",
                "1");
-    kit_failed(&j, ST_KIND_CHILD_CRASHED,
-               "the child ended without an answer: exit status 0: lost it");
+    kit_failed(&j, ST_KIND_CHILD_CRASHED, "the child ended without an answer: exit status 0: lost it");
     assert_int_equal(j.ran.exit_code, 0);
     clear(&k, &j);
 
     run_script(*state, &k, &j, "os.kill(os.getpid(), 9)\n", "1");
-    kit_failed(
-        &j, ST_KIND_CHILD_CRASHED,
-        "the child ended without an answer: killed by signal 9 (SIGKILL) before it was ready");
+    kit_failed(&j, ST_KIND_CHILD_CRASHED,
+               "the child ended without an answer: killed by signal 9 (SIGKILL) before it was ready");
     assert_int_equal(j.ran.signal, SIGKILL);
     clear(&k, &j);
 
@@ -250,8 +246,7 @@ static void it_can_be_stopped(void **state)
     struct kit k;
     struct fx_job j;
 
-    kit_init(&k, *state, ST_MODE_ONESHOT_LINES,
-             "ready()\nfor r in reqs():\n    mark('got')\n    time.sleep(1000)\n");
+    kit_init(&k, *state, ST_MODE_ONESHOT_LINES, "ready()\nfor r in reqs():\n    mark('got')\n    time.sleep(1000)\n");
     kit_job(&k, &j, "j", "1");
     kit_start(&k, &j);
     fx_wait_number(k.fx, fx_path(k.fx, "got"));

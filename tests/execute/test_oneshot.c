@@ -159,8 +159,7 @@ static void an_envelope_is_opened(void **state)
     check_ok(&j, "{\"n\":1.50}");
     fx_job_clear(&j);
 
-    fx_job_sh(
-        &j, "echo '{\"ok\":false,\"exception_class\":\"KeyError\",\"message\":\"x\"}'; exit 1", "");
+    fx_job_sh(&j, "echo '{\"ok\":false,\"exception_class\":\"KeyError\",\"message\":\"x\"}'; exit 1", "");
     fx_run(*state, &j);
     check_failed(&j, ST_KIND_APP_ERROR, "KeyError: x");
     assert_int_equal(j.ran.exit_code, 1);
@@ -499,8 +498,7 @@ static void a_payload_file_that_cannot_be_made_is_a_failed_attempt(void **state)
     j.cmd.payload_by = ST_PAYLOAD_FILE;
     fx_run(*state, &j);
     unsetenv("TMPDIR");
-    check_failed(&j, ST_KIND_INTERNAL,
-                 "cannot make a payload file in /no/such/dir: No such file or directory");
+    check_failed(&j, ST_KIND_INTERNAL, "cannot make a payload file in /no/such/dir: No such file or directory");
     fx_job_clear(&j);
 }
 
@@ -524,16 +522,14 @@ static void a_payload_placeholder_must_agree_with_the_way_payloads_come(void **s
     fx_job_sh(&j, "true", "");
     set_arg(&j, 3, "-f{payload_file}");
     fx_run(*state, &j);
-    check_failed(&j, ST_KIND_NO_HANDLER,
-                 "the command of this type has {payload_file}, which needs payload: file");
+    check_failed(&j, ST_KIND_NO_HANDLER, "the command of this type has {payload_file}, which needs payload: file");
     fx_job_clear(&j);
 
     fx_job_sh(&j, "true", "");
     set_arg(&j, 3, "{payload}");
     j.cmd.payload_by = ST_PAYLOAD_FILE;
     fx_run(*state, &j);
-    check_failed(&j, ST_KIND_NO_HANDLER,
-                 "the command of this type has {payload}, which needs payload: argument");
+    check_failed(&j, ST_KIND_NO_HANDLER, "the command of this type has {payload}, which needs payload: argument");
     fx_job_clear(&j);
 }
 
@@ -554,8 +550,8 @@ static void clear_base_env(void)
         unsetenv(names[i]);
 }
 
-#define SHOW_ENV                                                                                   \
-    "import os\nprint('\\n'.join(sorted(k+'='+v for k,v in os.environ.items() "                    \
+#define SHOW_ENV                                                                                                       \
+    "import os\nprint('\\n'.join(sorted(k+'='+v for k,v in os.environ.items() "                                        \
     "if k not in ('LC_CTYPE','PYTHONCOERCECLOCALE'))))"
 
 static void a_command_sees_its_own_environment_and_nothing_else(void **state)
@@ -744,8 +740,7 @@ static void a_directory_that_is_not_there_is_named(void **state)
     fx_job_sh(&j, "true", "");
     j.cmd.cwd = "/no/such/dir";
     fx_run(*state, &j);
-    check_failed(&j, ST_KIND_NO_HANDLER,
-                 "cannot run sh in /no/such/dir: No such file or directory");
+    check_failed(&j, ST_KIND_NO_HANDLER, "cannot run sh in /no/such/dir: No such file or directory");
     fx_job_clear(&j);
 }
 

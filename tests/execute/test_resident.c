@@ -14,17 +14,17 @@
 #include "base/log.h"
 
 /* Sends the payload back without understanding it. */
-#define RAW_ECHO                                                                                   \
-    "ready()\n"                                                                                    \
-    "for line in iter(sys.stdin.buffer.readline, b''):\n"                                          \
-    "    id = json.loads(line.decode('utf-8', 'surrogateescape'))['task_id']\n"                    \
-    "    payload = line[line.index(b'\"payload\":') + 10:line.rindex(b',\"retry_count\"')]\n"      \
-    "    sys.stdout.buffer.write(b'{\"task_id\":' + json.dumps(id).encode() + b',\"result\":' +\n" \
-    "                            payload + b'}\\n')\n"                                             \
+#define RAW_ECHO                                                                                                       \
+    "ready()\n"                                                                                                        \
+    "for line in iter(sys.stdin.buffer.readline, b''):\n"                                                              \
+    "    id = json.loads(line.decode('utf-8', 'surrogateescape'))['task_id']\n"                                        \
+    "    payload = line[line.index(b'\"payload\":') + 10:line.rindex(b',\"retry_count\"')]\n"                          \
+    "    sys.stdout.buffer.write(b'{\"task_id\":' + json.dumps(id).encode() + b',\"result\":' +\n"                     \
+    "                            payload + b'}\\n')\n"                                                                 \
     "    sys.stdout.buffer.flush()\n"
 
-#define ECHO_ALL                                                                                   \
-    "ready()\n"                                                                                    \
+#define ECHO_ALL                                                                                                       \
+    "ready()\n"                                                                                                        \
     "for r in reqs(): say(task_id=r['task_id'], result=r['payload'])\n"
 
 /* ---- requests and answers -------------------------------------------------------- */
@@ -61,14 +61,12 @@ static void a_request_says_all_there_is(void **state)
     struct fx_job j;
     char want[512];
 
-    kit_init(
-        &k, *state, ST_MODE_RESIDENT,
-        "ready()\nfor r in reqs(): say(task_id=r['task_id'], result=[r[x] for x in ('task_id', "
-        "'type', 'payload', 'retry_count', 'max_retry', 'queue', 'attempt', 'fence')])\n");
+    kit_init(&k, *state, ST_MODE_RESIDENT,
+             "ready()\nfor r in reqs(): say(task_id=r['task_id'], result=[r[x] for x in ('task_id', "
+             "'type', 'payload', 'retry_count', 'max_retry', 'queue', 'attempt', 'fence')])\n");
     kit_job(&k, &j, "job \"7\"", "{}");
     kit_run(&k, &j);
-    snprintf(want, sizeof(want),
-             "[\"job \\\"7\\\"\", \"a.type\", {}, 1, 2, \"mail.fast\", 2, %lld]",
+    snprintf(want, sizeof(want), "[\"job \\\"7\\\"\", \"a.type\", {}, 1, 2, \"mail.fast\", 2, %lld]",
              (long long)j.job->fence);
     kit_ok(&j, want);
     fx_job_clear(&j);
@@ -80,8 +78,7 @@ static void an_error_is_for_good_unless_it_says_retry(void **state)
     struct kit k;
     struct fx_job j;
 
-    kit_init(&k, *state, ST_MODE_RESIDENT,
-             "ready()\nfor r in reqs(): say(task_id=r['task_id'], **r['payload'])\n");
+    kit_init(&k, *state, ST_MODE_RESIDENT, "ready()\nfor r in reqs(): say(task_id=r['task_id'], **r['payload'])\n");
     kit_job(&k, &j, "j1", "{\"error\": \"no such user\"}");
     kit_run(&k, &j);
     kit_failed(&j, ST_KIND_APP_ERROR, "no such user");
@@ -344,8 +341,7 @@ static void an_answer_that_is_longer_than_a_line_fails_its_job_only(void **state
              "ready()\nfor r in reqs(): say(task_id=r['task_id'], result='x' * r['payload'])\n");
     kit_job(&k, &j, "a", "100001");
     kit_run(&k, &j);
-    kit_failed(&j, ST_KIND_RESULT_TOO_LARGE,
-               "the answer is longer than a line may be (100000 bytes)");
+    kit_failed(&j, ST_KIND_RESULT_TOO_LARGE, "the answer is longer than a line may be (100000 bytes)");
     fx_job_clear(&j);
     kit_expect(&k, "b", "1", "\"x\"");
     kit_clear(&k);
@@ -389,10 +385,9 @@ static void what_is_printed_before_ready_does_not_matter(void **state)
 {
     struct kit k;
 
-    kit_init(
-        &k, *state, ST_MODE_RESIDENT,
-        "raw('loading...\\n{\"half\": \\n\\n[1]\\n\\0\\xff\\n{\"status\": \"warming up\"}\\n')\n"
-        "say(task_id='j', result='not yet')\n" RAW_ECHO);
+    kit_init(&k, *state, ST_MODE_RESIDENT,
+             "raw('loading...\\n{\"half\": \\n\\n[1]\\n\\0\\xff\\n{\"status\": \"warming up\"}\\n')\n"
+             "say(task_id='j', result='not yet')\n" RAW_ECHO);
     kit_expect(&k, "j", "1", "1");
     kit_clear(&k);
 }
@@ -478,12 +473,11 @@ static void a_child_sees_the_base_set_and_what_is_configured(void **state)
 
     setenv("STINT_JOB_ID", "leaked", 1);
     setenv("A_SECRET", "leaked", 1);
-    kit_init(
-        &k, *state, ST_MODE_RESIDENT,
-        "ready()\nfor r in reqs():\n"
-        "    known = {'PATH', 'HOME', 'LANG', 'TZ', 'TMPDIR', 'LC_CTYPE', 'D'}\n"
-        "    say(task_id=r['task_id'], result=[sorted(k for k in os.environ if k not in known),"
-        " os.environ['STINT_MAX_IN_FLIGHT'], os.getpgid(0) == os.getpid()])\n");
+    kit_init(&k, *state, ST_MODE_RESIDENT,
+             "ready()\nfor r in reqs():\n"
+             "    known = {'PATH', 'HOME', 'LANG', 'TZ', 'TMPDIR', 'LC_CTYPE', 'D'}\n"
+             "    say(task_id=r['task_id'], result=[sorted(k for k in os.environ if k not in known),"
+             " os.environ['STINT_MAX_IN_FLIGHT'], os.getpgid(0) == os.getpid()])\n");
     kit_job(&k, &j, "j", "1");
     kit_run(&k, &j);
     kit_ok(&j, "[[\"STINT_CHILD\", \"STINT_MAX_IN_FLIGHT\"], \"4\", true]");
@@ -600,8 +594,7 @@ static void the_child_with_the_least_to_do_is_next(void **state)
         kit_job(&k, &j[i], id, "\"first\"");
         kit_start(&k, &j[i]);
     }
-    assert_int_not_equal(fx_wait_number(fx, fx_path(fx, "ati0")),
-                         fx_wait_number(fx, fx_path(fx, "ati2")));
+    assert_int_not_equal(fx_wait_number(fx, fx_path(fx, "ati0")), fx_wait_number(fx, fx_path(fx, "ati2")));
     fclose(fopen(fx_path(fx, "first"), "we"));
     for (int i = 0; i < 4; i++) {
         fx_wait(fx, &j[i]);
@@ -612,8 +605,7 @@ static void the_child_with_the_least_to_do_is_next(void **state)
         kit_job(&k, &j[i], id, "\"second\"");
         kit_start(&k, &j[i]);
     }
-    assert_int_not_equal(fx_wait_number(fx, fx_path(fx, "atj0")),
-                         fx_wait_number(fx, fx_path(fx, "atj1")));
+    assert_int_not_equal(fx_wait_number(fx, fx_path(fx, "atj0")), fx_wait_number(fx, fx_path(fx, "atj1")));
     fclose(fopen(fx_path(fx, "second"), "we"));
     for (int i = 0; i < 2; i++) {
         fx_wait(fx, &j[i]);

@@ -46,8 +46,8 @@ static void expect_result(const char *out, const char *want)
     st_ran_clear(&ran);
 }
 
-static void expect_failure(int status, const char *out, const char *tail, enum st_kind kind,
-                           enum st_advice advice, const char *message)
+static void expect_failure(int status, const char *out, const char *tail, enum st_kind kind, enum st_advice advice,
+                           const char *message)
 {
     struct st_ran ran = ran_of(status, out, strlen(out), tail);
 
@@ -118,18 +118,14 @@ static void an_envelope_that_says_not_ok_fails_even_with_exit_0(void **state)
                                "\"message\":\"bad \\\"x\\\"\",\"traceback\":\"line 1\\nline 2\"}";
 
     (void)state;
-    expect_failure(EXIT(0), text, NULL, ST_KIND_APP_ERROR, ST_BY_POLICY,
-                   "ValueError: bad \"x\"\nline 1\nline 2");
-    expect_failure(EXIT(1), text, "noise\n", ST_KIND_APP_ERROR, ST_BY_POLICY,
-                   "ValueError: bad \"x\"\nline 1\nline 2");
-    expect_failure(EXIT(65), text, NULL, ST_KIND_PERMANENT, ST_PERMANENT,
-                   "ValueError: bad \"x\"\nline 1\nline 2");
-    expect_failure(EXIT(0), "{\"ok\":false,\"exception_class\":\"E\"}", NULL, ST_KIND_APP_ERROR,
-                   ST_BY_POLICY, "E");
+    expect_failure(EXIT(0), text, NULL, ST_KIND_APP_ERROR, ST_BY_POLICY, "ValueError: bad \"x\"\nline 1\nline 2");
+    expect_failure(EXIT(1), text, "noise\n", ST_KIND_APP_ERROR, ST_BY_POLICY, "ValueError: bad \"x\"\nline 1\nline 2");
+    expect_failure(EXIT(65), text, NULL, ST_KIND_PERMANENT, ST_PERMANENT, "ValueError: bad \"x\"\nline 1\nline 2");
+    expect_failure(EXIT(0), "{\"ok\":false,\"exception_class\":\"E\"}", NULL, ST_KIND_APP_ERROR, ST_BY_POLICY, "E");
     expect_failure(EXIT(0), "{\"ok\":false,\"return\":null}", NULL, ST_KIND_APP_ERROR, ST_BY_POLICY,
                    "the command said ok: false");
-    expect_failure(EXIT(0), "{\"ok\":false,\"return\":1,\"message\":\"why\",\"traceback\":null}",
-                   NULL, ST_KIND_APP_ERROR, ST_BY_POLICY, "why");
+    expect_failure(EXIT(0), "{\"ok\":false,\"return\":1,\"message\":\"why\",\"traceback\":null}", NULL,
+                   ST_KIND_APP_ERROR, ST_BY_POLICY, "why");
 }
 
 static void a_traceback_is_cut_at_10000_bytes_on_a_character(void **state)
@@ -156,8 +152,7 @@ static void a_traceback_is_cut_at_10000_bytes_on_a_character(void **state)
 static void an_envelope_that_says_ok_does_not_help_a_bad_exit(void **state)
 {
     (void)state;
-    expect_failure(EXIT(3), "{\"ok\":true,\"return\":1}", NULL, ST_KIND_EXIT, ST_BY_POLICY,
-                   "exit status 3");
+    expect_failure(EXIT(3), "{\"ok\":true,\"return\":1}", NULL, ST_KIND_EXIT, ST_BY_POLICY, "exit status 3");
 }
 
 static void an_exit_status_decides_kind_and_advice(void **state)
@@ -165,19 +160,16 @@ static void an_exit_status_decides_kind_and_advice(void **state)
     (void)state;
     expect_failure(EXIT(1), "", NULL, ST_KIND_EXIT, ST_BY_POLICY, "exit status 1");
     expect_failure(EXIT(75), "x", NULL, ST_KIND_EXIT, ST_BY_POLICY, "exit status 75");
-    expect_failure(EXIT(65), "", "no such user\n", ST_KIND_PERMANENT, ST_PERMANENT,
-                   "exit status 65: no such user");
+    expect_failure(EXIT(65), "", "no such user\n", ST_KIND_PERMANENT, ST_PERMANENT, "exit status 65: no such user");
 }
 
 static void the_last_line_of_stderr_explains_an_exit(void **state)
 {
     (void)state;
-    expect_failure(EXIT(2), "", "first\nsecond line\n\n  \n", ST_KIND_EXIT, ST_BY_POLICY,
-                   "exit status 2: second line");
+    expect_failure(EXIT(2), "", "first\nsecond line\n\n  \n", ST_KIND_EXIT, ST_BY_POLICY, "exit status 2: second line");
     expect_failure(EXIT(2), "", "only", ST_KIND_EXIT, ST_BY_POLICY, "exit status 2: only");
     expect_failure(EXIT(2), "", "\n\n", ST_KIND_EXIT, ST_BY_POLICY, "exit status 2");
-    expect_failure(EXIT(2), "", "bad \xff byte", ST_KIND_EXIT, ST_BY_POLICY,
-                   "exit status 2: bad \xef\xbf\xbd byte");
+    expect_failure(EXIT(2), "", "bad \xff byte", ST_KIND_EXIT, ST_BY_POLICY, "exit status 2: bad \xef\xbf\xbd byte");
 }
 
 static void a_signal_is_named(void **state)
@@ -189,10 +181,8 @@ static void a_signal_is_named(void **state)
     assert_int_equal(ran.exit_code, -1);
     assert_null(ran.result);
     st_ran_clear(&ran);
-    expect_failure(9, "{\"ok\":true,\"return\":1}", NULL, ST_KIND_KILLED, ST_BY_POLICY,
-                   "killed by signal 9 (SIGKILL)");
-    expect_failure(11 | 0x80, "", NULL, ST_KIND_KILLED, ST_BY_POLICY,
-                   "killed by signal 11 (SIGSEGV)");
+    expect_failure(9, "{\"ok\":true,\"return\":1}", NULL, ST_KIND_KILLED, ST_BY_POLICY, "killed by signal 9 (SIGKILL)");
+    expect_failure(11 | 0x80, "", NULL, ST_KIND_KILLED, ST_BY_POLICY, "killed by signal 11 (SIGSEGV)");
 }
 
 static void a_failure_message_has_a_maximum(void **state)

@@ -24,9 +24,9 @@ extern char **environ;
 
 /* A daemon in the manner of the old books: its own session, nothing open, its parent gone.  Its
  * pid goes to $D/NAME.  It does not listen to TERM. */
-#define DAEMON(name, wrap)                                                                         \
-    "(" wrap " setsid sh -c 'trap \"\" TERM HUP; echo $$ > '$D'/" name                             \
-    "; exec <&- >&- 2>&-; while :; do sleep 1000; done' &) ; "                                     \
+#define DAEMON(name, wrap)                                                                                             \
+    "(" wrap " setsid sh -c 'trap \"\" TERM HUP; echo $$ > '$D'/" name                                                 \
+    "; exec <&- >&- 2>&-; while :; do sleep 1000; done' &) ; "                                                         \
     "until [ -s $D/" name " ]; do sleep 0.01; done; "
 
 /* A job that knows the test's directory as $D. */
@@ -298,9 +298,7 @@ static void the_end_of_one_run_spares_the_orphans_of_another(void **state)
     struct fx *fx = *state;
     struct fx_job a, b;
 
-    job_in(fx, &a,
-           DAEMON("named", "")
-               DAEMON("nameless", "env -i") "until [ -e $D/stop ]; do sleep 0.01; done");
+    job_in(fx, &a, DAEMON("named", "") DAEMON("nameless", "env -i") "until [ -e $D/stop ]; do sleep 0.01; done");
     fx_start(fx, &a);
     fx_wait_number(fx, fx_path(fx, "nameless"));
     for (int i = 0; i < 3; i++) {
@@ -390,8 +388,7 @@ static void one_that_runs_away_by_forking_is_caught(void **state)
             size_t len;
             char *env = st_proc_env(ps.p[i].pid, &len);
 
-            assert_false(!st_proc_dead(&ps.p[i]) && st_env_has(env, len, fence) &&
-                         st_env_has(env, len, dir));
+            assert_false(!st_proc_dead(&ps.p[i]) && st_env_has(env, len, fence) && st_env_has(env, len, dir));
             free(env);
         }
         st_procs_clear(&ps);
@@ -562,9 +559,7 @@ static void a_minder_that_is_killed_fails_its_runs_and_is_replaced(void **state)
     long own;
     int minder;
 
-    job_in(fx, &a,
-           DAEMON("named", "")
-               DAEMON("nameless", "env -i") "echo $$ > $D/own; while :; do sleep 1000; done");
+    job_in(fx, &a, DAEMON("named", "") DAEMON("nameless", "env -i") "echo $$ > $D/own; while :; do sleep 1000; done");
     fx_start(fx, &a);
     fx_job_sh(&b, "sleep 1000", "");
     fx_start(fx, &b);
@@ -667,10 +662,9 @@ static void a_worker_that_is_killed_leaves_nothing_running(void **state)
     DIR *dir;
     struct dirent *e;
 
-    worker = worker_start(
-        fx, "echo $PPID > $D/minder; trap '' TERM; "
-            "sleep 1000 & echo $! > $D/plain; " DAEMON("named", "")
-                DAEMON("nameless", "env -i") "echo $$ > $D/own; while :; do sleep 1000; done");
+    worker = worker_start(fx, "echo $PPID > $D/minder; trap '' TERM; "
+                              "sleep 1000 & echo $! > $D/plain; " DAEMON("named", "")
+                                  DAEMON("nameless", "env -i") "echo $$ > $D/own; while :; do sleep 1000; done");
     for (int i = 0; i < 5; i++)
         pids[i] = fx_wait_number(fx, fx_path(fx, names[i]));
     for (int i = 0; i < 5; i++)

@@ -237,9 +237,8 @@ static void retry_after_is_seconds(void **state)
 
 static struct st_job *job_of(const char *id, const char *payload, size_t len, const char *meta)
 {
-    struct st_job *job =
-        st_job_new(st_slice_cstr(id), st_slice_cstr("a.type"), st_slice_cstr("mail.fast"),
-                   ST_SLICE(payload, len), st_slice_cstr(meta));
+    struct st_job *job = st_job_new(st_slice_cstr(id), st_slice_cstr("a.type"), st_slice_cstr("mail.fast"),
+                                    ST_SLICE(payload, len), st_slice_cstr(meta));
 
     assert_non_null(job);
     job->attempt = 2;
@@ -268,19 +267,17 @@ static void a_request_is_one_line(void **state)
     struct st_job *job;
 
     (void)state;
-    expect_request(
-        job_of("j1", "{\"a\":1}", 7, NULL), 1735732800000042,
-        "{\"task_id\":\"j1\",\"type\":\"a.type\",\"payload\":{\"a\":1},\"retry_count\":1,"
-        "\"max_retry\":2,\"queue\":\"mail.fast\",\"attempt\":2,"
-        "\"deadline\":\"2025-01-01T12:00:00.000042Z\",\"fence\":77,"
-        "\"traceparent\":null}\n");
+    expect_request(job_of("j1", "{\"a\":1}", 7, NULL), 1735732800000042,
+                   "{\"task_id\":\"j1\",\"type\":\"a.type\",\"payload\":{\"a\":1},\"retry_count\":1,"
+                   "\"max_retry\":2,\"queue\":\"mail.fast\",\"attempt\":2,"
+                   "\"deadline\":\"2025-01-01T12:00:00.000042Z\",\"fence\":77,"
+                   "\"traceparent\":null}\n");
     job = job_of("a\"\\\xc3\xa9", "null", 4, "{\"traceparent\":\"00-ab\"}");
     job->policy.max_attempts = 0;
-    expect_request(
-        job, 0,
-        "{\"task_id\":\"a\\\"\\\\\xc3\xa9\",\"type\":\"a.type\",\"payload\":null,"
-        "\"retry_count\":1,\"max_retry\":2147483647,\"queue\":\"mail.fast\",\"attempt\":2,"
-        "\"deadline\":null,\"fence\":77,\"traceparent\":\"00-ab\"}\n");
+    expect_request(job, 0,
+                   "{\"task_id\":\"a\\\"\\\\\xc3\xa9\",\"type\":\"a.type\",\"payload\":null,"
+                   "\"retry_count\":1,\"max_retry\":2147483647,\"queue\":\"mail.fast\",\"attempt\":2,"
+                   "\"deadline\":null,\"fence\":77,\"traceparent\":\"00-ab\"}\n");
 }
 
 static void a_pretty_printed_payload_stays_on_its_line(void **state)
@@ -428,8 +425,7 @@ static void too_many_crashes_open_the_breaker(void **state)
     now -= ST_MIN;
     assert_false(st_supervise_healthy(&s));
     assert_int_equal(st_supervise_wait(&s, now), 10 * ST_MIN);
-    assert_false(
-        st_supervise_crashed(&s, &st_supervise_default, now)); /* another one, dying late */
+    assert_false(st_supervise_crashed(&s, &st_supervise_default, now)); /* another one, dying late */
     assert_int_equal(st_supervise_wait(&s, now), 10 * ST_MIN);
     now += 10 * ST_MIN;
     assert_int_equal(st_supervise_wait(&s, now), 0);
@@ -451,8 +447,7 @@ static void crashes_far_apart_do_not(void **state)
 
     (void)state;
     for (int i = 0; i < 50; i++)
-        assert_false(
-            st_supervise_crashed(&s, &st_supervise_default, T0 + i * (5 * ST_MIN + ST_SEC)));
+        assert_false(st_supervise_crashed(&s, &st_supervise_default, T0 + i * (5 * ST_MIN + ST_SEC)));
     assert_true(st_supervise_healthy(&s));
 }
 

@@ -19,7 +19,7 @@
 #include "enqueue/enqueue.h"
 #include "worker/worker.h"
 
-#define JOBS 20
+#define JOBS    20
 #define NTH_MAX 2000
 
 struct world {
@@ -120,8 +120,8 @@ static void run_worker(struct world *w)
     struct st_policy policy = st_policy_default;
     struct st_worker_handler h = {.pattern = "t", .fn = handle, .arg = w};
     struct st_settings s;
-    struct st_worker_options opt = {.opener = {open_faulty, w}, .settings = &s, .handlers = &h, .n_handlers = 1,
-                                    .once = true};
+    struct st_worker_options opt = {
+        .opener = {open_faulty, w}, .settings = &s, .handlers = &h, .n_handlers = 1, .once = true};
     struct st_worker *worker;
     stint_error err;
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fuzz_asynq.c - any bytes as what lies in a task's hash: asynq's message, our packed field, the list of ended attempts.
+ * fuzz_asynq.c - any bytes as what lies in a task's hash: asynq's message, our packed field, the list of ended
+ * attempts.
  *
- * The first byte says which.  What must hold: a message that was read and is written again reads the same; so does a packed field;
- * attempts come to an end and point inside the bytes.
+ * The first byte says which.  What must hold: a message that was read and is written again reads the same; so does a
+ * packed field; attempts come to an end and point inside the bytes.
  */
 #include "fuzz.h"
 
@@ -28,10 +29,13 @@ static void fuzz_message(struct st_slice bytes)
     MUST(!b.failed);
     if (b.len) {
         MUST(st_redis_msg_read(st_buf_view(&b), &again));
-        MUST(same(m.type, again.type) && same(m.payload, again.payload) && same(m.id, again.id) && same(m.queue, again.queue));
-        MUST(same(m.error_msg, again.error_msg) && same(m.unique_key, again.unique_key) && same(m.group_key, again.group_key));
+        MUST(same(m.type, again.type) && same(m.payload, again.payload) && same(m.id, again.id) &&
+             same(m.queue, again.queue));
+        MUST(same(m.error_msg, again.error_msg) && same(m.unique_key, again.unique_key) &&
+             same(m.group_key, again.group_key));
         MUST(m.retry == again.retry && m.retried == again.retried && m.timeout_s == again.timeout_s);
-        MUST(m.deadline_s == again.deadline_s && m.retention_s == again.retention_s && m.completed_s == again.completed_s);
+        MUST(m.deadline_s == again.deadline_s && m.retention_s == again.retention_s &&
+             m.completed_s == again.completed_s);
         st_redis_msg_clear(&again);
     }
     st_buf_clear(&b);
@@ -48,7 +52,8 @@ static void fuzz_field(struct st_slice bytes)
     st_buf_init(&b, 4096);
     st_redis_task_pack(&t, &b);
     MUST(!b.failed && st_redis_task_unpack(st_buf_view(&b), &again));
-    MUST(t.flags == again.flags && t.due_us == again.due_us && t.last_fence == again.last_fence && t.fence == again.fence);
+    MUST(t.flags == again.flags && t.due_us == again.due_us && t.last_fence == again.last_fence &&
+         t.fence == again.fence);
     MUST(!t.fence || (t.lease_us == again.lease_us && strcmp(t.worker, again.worker) == 0));
     st_buf_clear(&b);
 }

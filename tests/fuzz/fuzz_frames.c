@@ -93,8 +93,7 @@ static long next_line(const char *p, size_t left)
     return nl ? (long)(nl - p) : -1;
 }
 
-static void check_next(enum st_frames_got got, struct st_slice line, const char *at, size_t left,
-                       size_t max)
+static void check_next(enum st_frames_got got, struct st_slice line, const char *at, size_t left, size_t max)
 {
     long want = next_line(at, left);
 

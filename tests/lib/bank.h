@@ -88,15 +88,13 @@ static inline void on_event(void *arg, const stint_event *e)
 
     if (e->kind == STINT_EVENT_ATTEMPT_COMPLETED)
         atomic_fetch_add(&b->completed, 1);
-    if (e->kind == STINT_EVENT_ATTEMPT_ALREADY_COMPLETED ||
-        e->kind == STINT_EVENT_ATTEMPT_TAKEN_BY_ANOTHER_WORKER)
+    if (e->kind == STINT_EVENT_ATTEMPT_ALREADY_COMPLETED || e->kind == STINT_EVENT_ATTEMPT_TAKEN_BY_ANOTHER_WORKER)
         atomic_fetch_add(&b->lost, 1);
     if (e->kind == STINT_EVENT_ATTEMPT_LEASE_RENEWED)
         atomic_fetch_add(&b->renewed, 1);
 }
 
-static inline void bank_open(struct bank *b, int once,
-                             stint_code (*act)(stint_attempt *a, struct bank *b))
+static inline void bank_open(struct bank *b, int once, stint_code (*act)(stint_attempt *a, struct bank *b))
 {
     stint_worker_options opt = STINT_WORKER_OPTIONS_INIT;
 

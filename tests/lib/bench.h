@@ -26,8 +26,7 @@ static inline stint_code handle(stint_attempt *a, void *arg)
     return b->act(a, b);
 }
 
-static inline void bench_open(struct bench *b, const stint_worker_options *opt,
-                              const stint_handler_options *handler,
+static inline void bench_open(struct bench *b, const stint_worker_options *opt, const stint_handler_options *handler,
                               stint_code (*act)(stint_attempt *a, struct bench *b))
 {
     memset(b, 0, sizeof(*b));

@@ -25,20 +25,20 @@
 #include "stint.h"
 #include "store/store.h"
 
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        stint_code ok_ = (call);                                                                   \
-        if (ok_ != STINT_OK)                                                                       \
-            print_error("%s: %s\n", #call, stint_code_name(ok_));                                  \
-        assert_int_equal(ok_, STINT_OK);                                                           \
+#define OK(call)                                                                                                       \
+    do {                                                                                                               \
+        stint_code ok_ = (call);                                                                                       \
+        if (ok_ != STINT_OK)                                                                                           \
+            print_error("%s: %s\n", #call, stint_code_name(ok_));                                                      \
+        assert_int_equal(ok_, STINT_OK);                                                                               \
     } while (0)
 
 /* Waits for a fact, at most 30 s. */
-#define UNTIL(fact)                                                                                \
-    do {                                                                                           \
-        for (int tries_ = 0; !(fact) && tries_ < 30000; tries_++)                                  \
-            usleep(1000);                                                                          \
-        assert_true(fact);                                                                         \
+#define UNTIL(fact)                                                                                                    \
+    do {                                                                                                               \
+        for (int tries_ = 0; !(fact) && tries_ < 30000; tries_++)                                                      \
+            usleep(1000);                                                                                              \
+        assert_true(fact);                                                                                             \
     } while (0)
 
 struct kit {
@@ -75,8 +75,7 @@ static inline void kit_close(struct kit *k)
 }
 
 /* Adds a job; its id lies in out. */
-static inline void kit_add(struct kit *k, const char *type, const char *payload,
-                           stint_enqueued *out)
+static inline void kit_add(struct kit *k, const char *type, const char *payload, stint_enqueued *out)
 {
     stint_job job = STINT_JOB_INIT;
 
@@ -114,10 +113,10 @@ static inline bool kit_is(struct kit *k, const char *id, const char *key, const 
     return strcmp(kit_member(k, id, key, got), text) == 0;
 }
 
-#define CHECK_MEMBER(k, id, key, text)                                                             \
-    do {                                                                                           \
-        char got_[1024];                                                                           \
-        assert_string_equal(kit_member((k), (id), (key), got_), (text));                           \
+#define CHECK_MEMBER(k, id, key, text)                                                                                 \
+    do {                                                                                                               \
+        char got_[1024];                                                                                               \
+        assert_string_equal(kit_member((k), (id), (key), got_), (text));                                               \
     } while (0)
 
 /* Waits until it has ended, and says how. */

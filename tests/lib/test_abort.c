@@ -210,8 +210,7 @@ static void a_handler_past_its_timeout_is_told_and_its_job_tried_again(void **st
     OK(stint_worker_start(b.w, NULL));
     check_aborted(&b, "timeout");
     UNTIL(kit_is(&b.k, b.job.id, "state", "\"retrying\""));
-    CHECK_MEMBER(&b.k, b.job.id, "error",
-                 "{\"kind\":\"timeout\",\"message\":\"it did not end within its timeout\"}");
+    CHECK_MEMBER(&b.k, b.job.id, "error", "{\"kind\":\"timeout\",\"message\":\"it did not end within its timeout\"}");
     kit_stop(b.w);
     bench_close(&b);
 }

@@ -55,8 +55,7 @@ static PGconn *connect_direct(const char *schema)
     }
     c = PQconnectdb(url);
     assert_int_equal(PQstatus(c), CONNECTION_OK);
-    snprintf(sql, sizeof(sql), "SET search_path = %s, public; SET client_min_messages = error",
-             schema);
+    snprintf(sql, sizeof(sql), "SET search_path = %s, public; SET client_min_messages = error", schema);
     PQclear(PQexec(c, sql));
     return c;
 }
@@ -114,15 +113,13 @@ static void on_event(void *arg, const stint_event *e)
 
     if (e->kind == STINT_EVENT_ATTEMPT_COMPLETED)
         atomic_fetch_add(&b->completed, 1);
-    if (e->kind == STINT_EVENT_ATTEMPT_ALREADY_COMPLETED ||
-        e->kind == STINT_EVENT_ATTEMPT_TAKEN_BY_ANOTHER_WORKER)
+    if (e->kind == STINT_EVENT_ATTEMPT_ALREADY_COMPLETED || e->kind == STINT_EVENT_ATTEMPT_TAKEN_BY_ANOTHER_WORKER)
         atomic_fetch_add(&b->lost, 1);
     if (e->kind == STINT_EVENT_ATTEMPT_LEASE_RENEWED)
         atomic_fetch_add(&b->renewed, 1);
 }
 
-static void bank_open(struct bank *b, stint_worker_options opt,
-                      stint_code (*act)(stint_attempt *a, struct bank *b))
+static void bank_open(struct bank *b, stint_worker_options opt, stint_code (*act)(stint_attempt *a, struct bank *b))
 {
     const struct st_store_open open = {.timeout_ms = 20000};
     stint_error err = {0};
@@ -190,8 +187,7 @@ static stint_code pay(stint_attempt *a, stint_tx *tx, void *arg)
 {
     struct bank *b = arg;
     const char *id[1] = {stint_attempt_id(a)};
-    PGresult *r =
-        PQexecParams(stint_pq_tx(tx), "SELECT pg_backend_pid()", 0, NULL, NULL, NULL, NULL, 0);
+    PGresult *r = PQexecParams(stint_pq_tx(tx), "SELECT pg_backend_pid()", 0, NULL, NULL, NULL, NULL, 0);
     char text[96];
 
     b->pid = atoi(PQgetvalue(r, 0, 0));
@@ -484,9 +480,7 @@ static void nobody_can_take_the_job_while_the_transaction_is_open(void **state)
     OK(stint_worker_start(b.w, NULL));
     UNTIL(atomic_load(&b.go) == 1);
     req.now_us = st_store_now(b.k.store) + ST_HOUR;
-    assert_int_equal(
-        st_store_acquire(b.k.store, st_slice_cstr(b.job.id), &req, &stolen, &why, NULL),
-        STINT_EAGAIN);
+    assert_int_equal(st_store_acquire(b.k.store, st_slice_cstr(b.job.id), &req, &stolen, &why, NULL), STINT_EAGAIN);
     OK(st_store_reap(b.k.store, req.now_us, st_slice_cstr("thief"), reaped, 4, &n, NULL));
     assert_int_equal(n, 0);
     atomic_store(&b.go, 2);

@@ -141,9 +141,8 @@ static void a_result_above_the_limit_fails_the_job(void **state)
     (void)state;
     run_once(&b, complete_too_large);
     CHECK_MEMBER(&b.k, b.job.id, "state", "\"failed\"");
-    CHECK_MEMBER(
-        &b.k, b.job.id, "error",
-        "{\"kind\":\"result_too_large\",\"message\":\"the result is larger than 10 MiB\"}");
+    CHECK_MEMBER(&b.k, b.job.id, "error",
+                 "{\"kind\":\"result_too_large\",\"message\":\"the result is larger than 10 MiB\"}");
     bench_close(&b);
 }
 
@@ -164,9 +163,8 @@ static void a_returned_code_is_a_failure_to_be_tried_again(void **state)
     CHECK_MEMBER(&b.k, b.job.id, "state", "\"retrying\"");
     CHECK_MEMBER(&b.k, b.job.id, "attempt", "1");
     CHECK_MEMBER(&b.k, b.job.id, "result", "null");
-    CHECK_MEMBER(
-        &b.k, b.job.id, "error",
-        "{\"kind\":\"app_error\",\"message\":\"the handler returned ENOMEM: out of memory\"}");
+    CHECK_MEMBER(&b.k, b.job.id, "error",
+                 "{\"kind\":\"app_error\",\"message\":\"the handler returned ENOMEM: out of memory\"}");
     bench_close(&b);
 }
 
@@ -206,8 +204,7 @@ static void a_permanent_failure_is_not_tried_again(void **state)
     run_once(&b, give_up);
     assert_int_equal(atomic_load(&b.runs), 1);
     CHECK_MEMBER(&b.k, b.job.id, "state", "\"failed\"");
-    CHECK_MEMBER(&b.k, b.job.id, "error",
-                 "{\"kind\":\"permanent\",\"message\":\"no such customer\"}");
+    CHECK_MEMBER(&b.k, b.job.id, "error", "{\"kind\":\"permanent\",\"message\":\"no such customer\"}");
     bench_close(&b);
 }
 
@@ -376,8 +373,7 @@ static void log_lines_are_kept_with_the_attempt(void **state)
     run_once(&b, talk);
     OK(st_store_get(b.k.store, 0, st_slice_cstr(b.job.id), &info, NULL));
     assert_int_equal(info.n_attempts, 1);
-    assert_true(st_slice_is(ST_SLICE(info.attempts[0].log_tail, info.attempts[0].log_tail_len),
-                            "fetching\nparsing\n"));
+    assert_true(st_slice_is(ST_SLICE(info.attempts[0].log_tail, info.attempts[0].log_tail_len), "fetching\nparsing\n"));
     st_job_info_clear(&info);
     bench_close(&b);
 }

@@ -24,9 +24,8 @@ static void note(void *arg, const stint_event *e)
     assert_int_equal(atomic_fetch_add(&l->inside, 1), 0);
     assert_string_equal(e->worker, stint_worker_id(l->w));
     if (e->kind != STINT_EVENT_ATTEMPT_LEASE_RENEWED) /* how many there are is a matter of time */
-        snprintf(l->lines + at, sizeof(l->lines) - at, "%s%s%s%s%s%s", at ? " " : "", e->name,
-                 e->state ? ":" : "", e->state ? e->state : "", e->state && e->reason ? "/" : "",
-                 e->state && e->reason ? e->reason : "");
+        snprintf(l->lines + at, sizeof(l->lines) - at, "%s%s%s%s%s%s", at ? " " : "", e->name, e->state ? ":" : "",
+                 e->state ? e->state : "", e->state && e->reason ? "/" : "", e->state && e->reason ? e->reason : "");
     if (e->kind == STINT_EVENT_ATTEMPT_COMPLETED) {
         assert_non_null(e->job);
         assert_string_equal(e->type, "t");
@@ -81,9 +80,8 @@ static void a_workers_life_is_told_in_order(void **state)
     log_open(&l, &opt, succeed);
     kit_add(&l.k, "t", "{}", &l.job);
     OK(stint_worker_run(l.w, NULL));
-    assert_string_equal(
-        l.lines, "worker_started attempt_started attempt_completed:succeeded worker_stopping "
-                 "worker_stopped");
+    assert_string_equal(l.lines, "worker_started attempt_started attempt_completed:succeeded worker_stopping "
+                                 "worker_stopped");
     log_close(&l);
 }
 
@@ -177,11 +175,10 @@ static void failures_and_snoozes_say_what_becomes_of_the_job(void **state)
     log_open(&l, &opt, by_number);
     kit_add(&l.k, "t", "{}", &l.job);
     OK(stint_worker_run(l.w, NULL));
-    assert_string_equal(
-        l.lines,
-        "worker_started attempt_started attempt_failed:pending/app_error attempt_started "
-        "attempt_released:pending attempt_started attempt_failed:failed/permanent worker_stopping "
-        "worker_stopped");
+    assert_string_equal(l.lines,
+                        "worker_started attempt_started attempt_failed:pending/app_error attempt_started "
+                        "attempt_released:pending attempt_started attempt_failed:failed/permanent worker_stopping "
+                        "worker_stopped");
     log_close(&l);
 }
 
@@ -240,9 +237,8 @@ static void a_lost_job_is_told_once_and_nothing_of_its_outcome(void **state)
     atomic_store(&l.go, 2);
     UNTIL(atomic_load(&l.n) >= 3);
     kit_stop(l.w);
-    assert_string_equal(
-        l.lines, "worker_started attempt_started attempt_taken_by_another_worker worker_stopping "
-                 "worker_stopped");
+    assert_string_equal(l.lines, "worker_started attempt_started attempt_taken_by_another_worker worker_stopping "
+                                 "worker_stopped");
     st_job_free(stolen);
     log_close(&l);
 }
@@ -274,9 +270,8 @@ static void a_refused_outcome_is_told_as_lost(void **state)
     atomic_store(&l.go, 2);
     UNTIL(atomic_load(&l.n) >= 3);
     kit_stop(l.w);
-    assert_string_equal(l.lines,
-                        "worker_started attempt_started attempt_already_completed worker_stopping "
-                        "worker_stopped");
+    assert_string_equal(l.lines, "worker_started attempt_started attempt_already_completed worker_stopping "
+                                 "worker_stopped");
     st_job_free(stolen);
     log_close(&l);
 }
@@ -311,12 +306,8 @@ static void a_rescued_job_is_told(void **state)
 {
     stint_worker_options opt = STINT_WORKER_OPTIONS_INIT;
     struct st_type_rule rule = {.pattern = st_slice_cstr("*"), .policy = st_policy_default};
-    struct st_claim_req req = {.worker = st_slice_cstr("gone"),
-                               .lease_us = 1,
-                               .n = 1,
-                               .n_run = 1,
-                               .types = &rule,
-                               .n_types = 1};
+    struct st_claim_req req = {
+        .worker = st_slice_cstr("gone"), .lease_us = 1, .n = 1, .n_run = 1, .types = &rule, .n_types = 1};
     struct st_job *job = NULL;
     struct log l;
     size_t n = 0;
@@ -330,8 +321,7 @@ static void a_rescued_job_is_told(void **state)
     OK(stint_worker_start(l.w, NULL));
     UNTIL(atomic_load(&l.n) >= 2);
     kit_stop(l.w);
-    assert_string_equal(
-        l.lines, "worker_started job_reaped:pending/lease_expired worker_stopping worker_stopped");
+    assert_string_equal(l.lines, "worker_started job_reaped:pending/lease_expired worker_stopping worker_stopped");
     log_close(&l);
 }
 

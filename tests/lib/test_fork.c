@@ -7,12 +7,12 @@
 #include "bench.h"
 
 /* In the child, which says by its exit code where it failed; a hang ends by the alarm. */
-#define MUST(fact)                                                                                 \
-    do {                                                                                           \
-        if (!(fact)) {                                                                             \
-            fprintf(stderr, "child: %s:%d: %s\n", __FILE__, __LINE__, #fact);                      \
-            _exit(1);                                                                              \
-        }                                                                                          \
+#define MUST(fact)                                                                                                     \
+    do {                                                                                                               \
+        if (!(fact)) {                                                                                                 \
+            fprintf(stderr, "child: %s:%d: %s\n", __FILE__, __LINE__, #fact);                                          \
+            _exit(1);                                                                                                  \
+        }                                                                                                              \
     } while (0)
 
 static int ended(pid_t pid)
@@ -236,7 +236,8 @@ static stint_code sleep_a_little(stint_attempt *a, void *arg)
     return STINT_OK;
 }
 
-/* Not under AddressSanitizer: a lock of its allocator that another thread holds at the fork stays locked in the child. */
+/* Not under AddressSanitizer: a lock of its allocator that another thread holds at the fork stays locked in the child.
+ */
 __attribute__((unused)) static void forks_while_threads_use_the_store_neither_hang_nor_lose(void **state)
 {
     stint_worker_options opt = STINT_WORKER_OPTIONS_INIT;

@@ -14,9 +14,8 @@ static stint_code pay(stint_attempt *a, stint_tx *tx, void *arg)
     sqlite3_stmt *st;
 
     (void)arg;
-    assert_int_equal(
-        sqlite3_prepare_v2(stint_sqlite_tx(tx), "INSERT INTO ledger VALUES (?1, 5)", -1, &st, NULL),
-        SQLITE_OK);
+    assert_int_equal(sqlite3_prepare_v2(stint_sqlite_tx(tx), "INSERT INTO ledger VALUES (?1, 5)", -1, &st, NULL),
+                     SQLITE_OK);
     sqlite3_bind_text(st, 1, stint_attempt_id(a), -1, SQLITE_STATIC);
     assert_int_equal(sqlite3_step(st), SQLITE_DONE);
     sqlite3_finalize(st);
@@ -118,8 +117,7 @@ static void a_failure_and_a_snooze_can_be_committed_too(void **state)
     finish_once(&b, pay_and_fail);
     assert_int_equal(ledger(&b), 1);
     CHECK_MEMBER(&b.k, b.job.id, "state", "\"failed\"");
-    CHECK_MEMBER(&b.k, b.job.id, "error",
-                 "{\"kind\":\"permanent\",\"message\":\"booked as failed\"}");
+    CHECK_MEMBER(&b.k, b.job.id, "error", "{\"kind\":\"permanent\",\"message\":\"booked as failed\"}");
     bank_close(&b);
     finish_once(&b, pay_and_snooze);
     assert_int_equal(ledger(&b), 1);
@@ -147,8 +145,7 @@ static void a_function_that_fails_takes_everything_back(void **state)
     assert_int_equal(b.answer, STINT_ESTATE);
     assert_int_equal(ledger(&b), 0);
     CHECK_MEMBER(&b.k, b.job.id, "state", "\"failed\"");
-    CHECK_MEMBER(&b.k, b.job.id, "error",
-                 "{\"kind\":\"permanent\",\"message\":\"changed its mind\"}");
+    CHECK_MEMBER(&b.k, b.job.id, "error", "{\"kind\":\"permanent\",\"message\":\"changed its mind\"}");
     bank_close(&b);
 }
 
@@ -318,8 +315,7 @@ static void a_result_that_cannot_be_kept_takes_everything_back(void **state)
     OK(st_store_get(b.k.store, 0, st_slice_cstr(b.job.id), &info, NULL));
     assert_int_equal(info.state, ST_FAILED);
     assert_int_equal(info.n_attempts, 1);
-    assert_true(st_slice_is(ST_SLICE(info.attempts[0].log_tail, info.attempts[0].log_tail_len),
-                            "one\ntwo\n"));
+    assert_true(st_slice_is(ST_SLICE(info.attempts[0].log_tail, info.attempts[0].log_tail_len), "one\ntwo\n"));
     st_job_info_clear(&info);
     bank_close(&b);
 }
@@ -343,8 +339,7 @@ static void the_log_is_committed_with_the_outcome(void **state)
     OK(stint_worker_run(b.w, NULL));
     OK(st_store_get(b.k.store, 0, st_slice_cstr(b.job.id), &info, NULL));
     assert_int_equal(info.n_attempts, 1);
-    assert_true(st_slice_is(ST_SLICE(info.attempts[0].log_tail, info.attempts[0].log_tail_len),
-                            "one\ntwo\n"));
+    assert_true(st_slice_is(ST_SLICE(info.attempts[0].log_tail, info.attempts[0].log_tail_len), "one\ntwo\n"));
     st_job_info_clear(&info);
     bank_close(&b);
 }
@@ -403,8 +398,7 @@ static void an_attempt_that_has_ended_its_job_is_not_taken_for_a_loser(void **st
 static stint_code in_two_stages(stint_attempt *a, struct bank *b)
 {
     OK(stint_attempt_prepare(a, STINT_STAGED, pay, NULL, &b->err));
-    assert_int_equal(rows(b, "SELECT count(*) FROM ledger"),
-                     1); /* seen by others while the work goes on */
+    assert_int_equal(rows(b, "SELECT count(*) FROM ledger"), 1); /* seen by others while the work goes on */
     return stint_attempt_finish_with(a, pay_and_complete, NULL, &b->err);
 }
 

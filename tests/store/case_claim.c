@@ -18,8 +18,7 @@ static void order_is(struct t *t, struct st_store *s, int64_t now, const char *t
     assert_string_equal(got, types);
 }
 
-static void add(struct t *t, struct st_store *s, const char *type, const char *queue, int priority,
-                int64_t due)
+static void add(struct t *t, struct st_store *s, const char *type, const char *queue, int priority, int64_t due)
 {
     struct st_new_job j = test_job(t, type);
 
@@ -90,10 +89,9 @@ TEST(a_batch_over_many_types_is_in_order)
     for (size_t i = 1; i < n; i++) {
         const struct st_job *a = jobs[i - 1], *b = jobs[i];
 
-        assert_true(
-            a->priority > b->priority ||
-            (a->priority == b->priority &&
-             (a->due_us < b->due_us || (a->due_us == b->due_us && strcmp(a->id, b->id) < 0))));
+        assert_true(a->priority > b->priority ||
+                    (a->priority == b->priority &&
+                     (a->due_us < b->due_us || (a->due_us == b->due_us && strcmp(a->id, b->id) < 0))));
     }
     for (size_t i = 0; i < n; i++)
         st_job_free(jobs[i]);
@@ -485,8 +483,7 @@ TEST(a_job_is_given_once)
     job = test_claim(t, s, T0, 10 * SEC);
     assert_non_null(job);
     assert_null(test_claim_as(t, other, T0, 10 * SEC, "w2"));
-    assert_null(
-        test_claim_as(t, other, T0 + 99 * SEC, 10 * SEC, "w2")); /* expired: to be reaped first */
+    assert_null(test_claim_as(t, other, T0 + 99 * SEC, 10 * SEC, "w2")); /* expired: to be reaped first */
     st_job_free(job);
 }
 

@@ -283,8 +283,7 @@ static struct st_new_job keyed(struct t *t, const char *key, enum st_unique uniq
 }
 
 /* Enqueues; true if it was a duplicate of `holder`. */
-static bool is_duplicate_of(struct st_store *s, int64_t now, struct st_new_job j,
-                            const char *holder)
+static bool is_duplicate_of(struct st_store *s, int64_t now, struct st_new_job j, const char *holder)
 {
     struct st_enqueued out;
 
@@ -345,8 +344,7 @@ TEST(a_window_key_is_held_for_its_time_whatever_becomes_of_the_job)
 TEST(a_key_held_for_ever_stays_held_after_its_job_was_removed)
 {
     struct st_store *s = test_store(t);
-    struct st_prune_req req = {
-        .now_us = T0 + 100 * SEC, .keep = {.succeeded_us = SEC}, .limit = 10};
+    struct st_prune_req req = {.now_us = T0 + 100 * SEC, .keep = {.succeeded_us = SEC}, .limit = 10};
     struct st_pruned pruned;
     const char *a;
 
@@ -362,8 +360,7 @@ TEST(a_key_held_for_ever_stays_held_after_its_job_was_removed)
 TEST(a_key_that_is_held_is_held_against_its_own_id_too)
 {
     struct st_store *s = test_store(t);
-    struct st_prune_req req = {
-        .now_us = T0 + 100 * SEC, .keep = {.succeeded_us = SEC}, .limit = 10};
+    struct st_prune_req req = {.now_us = T0 + 100 * SEC, .keep = {.succeeded_us = SEC}, .limit = 10};
     struct st_new_job j;
     struct st_pruned pruned;
     const char *a;
@@ -375,8 +372,7 @@ TEST(a_key_that_is_held_is_held_against_its_own_id_too)
     OK(st_store_prune(s, &req, &pruned, NULL));
     assert_int_equal(pruned.n, 1);
     st_pruned_clear(&pruned);
-    assert_true(
-        is_duplicate_of(s, T0 + 200 * SEC, j, a)); /* it has run once, and is not kept any more */
+    assert_true(is_duplicate_of(s, T0 + 200 * SEC, j, a)); /* it has run once, and is not kept any more */
     assert_null(test_claim(t, s, T0 + 200 * SEC, SEC));
 }
 

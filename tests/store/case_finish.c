@@ -57,8 +57,8 @@ TEST(finish_from_a_lost_attempt_changes_nothing)
 {
     struct st_store *s = test_store(t);
     struct st_job *slow = held(t, s), *next;
-    static const enum st_outcome all[] = {ST_OUT_SUCCEEDED, ST_OUT_RETRY, ST_OUT_FAILED,
-                                          ST_OUT_CANCELLED, ST_OUT_RELEASED};
+    static const enum st_outcome all[] = {ST_OUT_SUCCEEDED, ST_OUT_RETRY, ST_OUT_FAILED, ST_OUT_CANCELLED,
+                                          ST_OUT_RELEASED};
 
     assert_int_equal(test_reap(s, T0 + 11 * SEC, "w2", NULL, 0), 1);
     next = test_claim_as(t, s, T0 + 60 * SEC, 10 * SEC, "w2");
@@ -130,8 +130,7 @@ TEST(a_batch_has_a_verdict_for_each_job)
 {
     struct st_store *s = test_store(t);
     struct st_job *a = held(t, s), *b = held(t, s), *c = held(t, s);
-    struct st_finish f[3] = {test_fin(a, ST_OUT_SUCCEEDED), test_fin(b, ST_OUT_SUCCEEDED),
-                             test_fin(c, ST_OUT_FAILED)};
+    struct st_finish f[3] = {test_fin(a, ST_OUT_SUCCEEDED), test_fin(b, ST_OUT_SUCCEEDED), test_fin(c, ST_OUT_FAILED)};
 
     f[1].fence += 1;
     OK(st_store_finish(s, T0, f, 3, NULL));
@@ -397,8 +396,7 @@ TEST(cancelled_is_an_outcome)
 
 /* ---- repeating -------------------------------------------------------------------------- */
 
-static void repeat_is_ok(struct t *t, struct st_store *s, enum st_outcome outcome,
-                         enum st_state state)
+static void repeat_is_ok(struct t *t, struct st_store *s, enum st_outcome outcome, enum st_state state)
 {
     struct st_job *job = held(t, s);
     struct st_finish f = test_fin(job, outcome);

@@ -109,13 +109,11 @@ TEST(a_list_shows_states_as_people_see_them)
 
         assert_string_equal(listed(s, (struct st_list_req){.states = 1u << i}), there ? name : "");
     }
-    assert_string_equal(
-        listed(s, (struct st_list_req){.states = 1u << ST_SHOW_PENDING | 1u << ST_SHOW_FAILED}),
-        "pending failed");
+    assert_string_equal(listed(s, (struct st_list_req){.states = 1u << ST_SHOW_PENDING | 1u << ST_SHOW_FAILED}),
+                        "pending failed");
     /* What is due by then is pending, whether or not somebody has looked. */
-    assert_string_equal(
-        listed(s, (struct st_list_req){.now_us = T0 + 60 * SEC, .states = 1u << ST_SHOW_PENDING}),
-        "pending retrying scheduled");
+    assert_string_equal(listed(s, (struct st_list_req){.now_us = T0 + 60 * SEC, .states = 1u << ST_SHOW_PENDING}),
+                        "pending retrying scheduled");
 }
 
 TEST(a_list_is_filtered)
@@ -136,8 +134,7 @@ TEST(a_list_is_filtered)
     assert_string_equal(listed(s, (struct st_list_req){.queue = S("post")}), "mail.b mail.a");
     assert_string_equal(listed(s, (struct st_list_req){.queue = S("post.fast")}), "mail.b");
     assert_string_equal(listed(s, (struct st_list_req){.type = S("sms")}), "sms");
-    assert_string_equal(listed(s, (struct st_list_req){.type = S("mail.*")}),
-                        "mail.keyed mail.b mail.a");
+    assert_string_equal(listed(s, (struct st_list_req){.type = S("mail.*")}), "mail.keyed mail.b mail.a");
     assert_string_equal(listed(s, (struct st_list_req){.key = S("k1")}), "mail.keyed");
     OK(st_spec_hash(S("sms"), S("other"), S("{}"), hash, NULL));
     assert_string_equal(listed(s, (struct st_list_req){.spec_hash = S(hash)}), "sms");
@@ -145,8 +142,7 @@ TEST(a_list_is_filtered)
     assert_string_equal(listed(s, (struct st_list_req){.worker = S("w7")}), "mail.a");
     OK(test_finish(s, T0 + 5 * SEC, job, ST_OUT_SUCCEEDED));
     assert_string_equal(listed(s, (struct st_list_req){.ended_before_us = T0 + 5 * SEC}), "");
-    assert_string_equal(listed(s, (struct st_list_req){.ended_before_us = T0 + 5 * SEC + 1}),
-                        "mail.a");
+    assert_string_equal(listed(s, (struct st_list_req){.ended_before_us = T0 + 5 * SEC + 1}), "mail.a");
     st_job_free(job);
 }
 
@@ -336,8 +332,7 @@ static void walk_add(struct t *t, struct walk *w)
 
 static void walk_claim(struct walk *w)
 {
-    struct st_claim_req req =
-        test_req(w->now, dice(&w->seed, 2) ? "w1" : "w2", 1 + dice(&w->seed, 5));
+    struct st_claim_req req = test_req(w->now, dice(&w->seed, 2) ? "w1" : "w2", 1 + dice(&w->seed, 5));
     size_t n;
 
     if (w->n_held + req.n > HELD_MAX)
@@ -376,8 +371,7 @@ static void walk_renew(struct walk *w)
 
 static void walk_steer(struct walk *w)
 {
-    struct st_prune_req prune = {
-        .now_us = w->now, .keep = {20 * SEC, 40 * SEC, 30 * SEC}, .limit = 5};
+    struct st_prune_req prune = {.now_us = w->now, .keep = {20 * SEC, 40 * SEC, 30 * SEC}, .limit = 5};
     struct st_claim_req req = test_req(w->now, "w3", 1);
     const char *id = w->n_ids ? w->ids[dice(&w->seed, (unsigned)w->n_ids)] : "nobody";
     const struct st_slice ids[1] = {S(id)};

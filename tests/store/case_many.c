@@ -127,11 +127,8 @@ static int enqueue_run(struct st_store *s, void *arg)
     struct st_enqueued out;
 
     for (int i = 0; i < *(int *)arg; i++) {
-        struct st_new_job j = {.type = S("mail"),
-                               .queue = S("default"),
-                               .payload = S("{}"),
-                               .max_attempts = -1,
-                               .timeout_us = -1};
+        struct st_new_job j = {
+            .type = S("mail"), .queue = S("default"), .payload = S("{}"), .max_attempts = -1, .timeout_us = -1};
 
         st_id_new(id);
         j.id = S(id);
@@ -190,8 +187,7 @@ TEST(wait_is_woken_by_another_process)
     assert_int_equal(pipe(c.gate), 0);
     pid = test_fork(t, enqueue_at_gate, &c);
     s = test_store(t);
-    test_enqueue(t, s,
-                 "first"); /* the other process has nothing left to set up that could wake us */
+    test_enqueue(t, s, "first"); /* the other process has nothing left to set up that could wake us */
     settle(s);
     began = st_clock_mono_us();
     close(c.gate[1]);

@@ -288,8 +288,7 @@ TEST(disown_gives_back_what_the_worker_does_not_know)
 
 /* ---- acquire ---------------------------------------------------------------------------- */
 
-static stint_code acquire(struct st_store *s, int64_t now, const char *id, struct st_job **out,
-                          enum st_refusal *why)
+static stint_code acquire(struct st_store *s, int64_t now, const char *id, struct st_job **out, enum st_refusal *why)
 {
     const struct st_type_rule rule = {.pattern = S("*"), .policy = two_tries, .lease_us = 20 * SEC};
     struct st_claim_req req = test_req(now, "w9", 1);
@@ -304,8 +303,7 @@ static void refused(struct st_store *s, int64_t now, const char *id, enum st_ref
     enum st_refusal why = ST_REFUSED_NOT;
     struct st_job *job = (struct st_job *)&why;
 
-    assert_int_equal(acquire(s, now, id, &job, &why),
-                     want == ST_REFUSED_UNKNOWN ? STINT_ENOTFOUND : STINT_ESTATE);
+    assert_int_equal(acquire(s, now, id, &job, &why), want == ST_REFUSED_UNKNOWN ? STINT_ENOTFOUND : STINT_ESTATE);
     assert_null(job);
     assert_int_equal(why, want);
 }

@@ -113,8 +113,7 @@ TEST(an_ended_job_cannot_be_cancelled)
 TEST(many_are_cancelled_with_a_verdict_each)
 {
     struct st_store *s = test_store(t);
-    const struct st_slice ids[3] = {S(test_enqueue(t, s, "mail")), S("nobody"),
-                                    S(test_enqueue(t, s, "sms"))};
+    const struct st_slice ids[3] = {S(test_enqueue(t, s, "mail")), S("nobody"), S(test_enqueue(t, s, "sms"))};
     stint_code verdicts[3];
     bool asked[3];
 

@@ -50,8 +50,7 @@ TEST(each_state_has_a_retention_of_its_own)
     struct st_store *s = test_store(t);
     const char *ok = ended(t, s, T0, ST_OUT_SUCCEEDED), *bad = ended(t, s, T0, ST_OUT_FAILED),
                *off = ended(t, s, T0, ST_OUT_CANCELLED), *live = test_enqueue(t, s, "mail");
-    const struct st_retention keep = {
-        .succeeded_us = 10 * SEC, .failed_us = 30 * SEC, .cancelled_us = 20 * SEC};
+    const struct st_retention keep = {.succeeded_us = 10 * SEC, .failed_us = 30 * SEC, .cancelled_us = 20 * SEC};
 
     assert_int_equal(prune(s, (struct st_prune_req){T0 + 10 * SEC, keep, 0, 10, false}), 0);
     assert_int_equal(prune(s, (struct st_prune_req){T0 + 11 * SEC, keep, 0, 10, false}), 1);
@@ -94,8 +93,7 @@ TEST(prune_works_in_batches_and_names_the_files)
         jobs += gone.n;
         files += gone.n_files;
         for (size_t i = 0; i < gone.n_files; i++)
-            assert_true(!strcmp(gone.files[i], "log-file") ||
-                        !strcmp(gone.files[i], "result-file"));
+            assert_true(!strcmp(gone.files[i], "log-file") || !strcmp(gone.files[i], "result-file"));
         st_pruned_clear(&gone);
         OK(st_store_prune(s, &req, &gone, NULL));
     } while (gone.n);
@@ -111,16 +109,14 @@ TEST(a_revived_job_is_out_of_the_reach_of_retention)
     const char *id = ended(t, s, T0, ST_OUT_FAILED);
 
     OK(test_retry(s, T0, id));
-    assert_int_equal(prune(s, (struct st_prune_req){T0 + 99 * SEC, {SEC, SEC, SEC}, 0, 9, false}),
-                     0);
+    assert_int_equal(prune(s, (struct st_prune_req){T0 + 99 * SEC, {SEC, SEC, SEC}, 0, 9, false}), 0);
 }
 
 /* ---- the lead --------------------------------------------------------------------------- */
 
 static struct st_lead lead(struct st_store *s, int64_t now, const char *worker, bool release)
 {
-    struct st_lead_req req = {
-        .now_us = now, .worker = S(worker), .term_us = 10 * SEC, .release = release};
+    struct st_lead_req req = {.now_us = now, .worker = S(worker), .term_us = 10 * SEC, .release = release};
     struct st_lead l;
 
     OK(st_store_lead(s, &req, &l, NULL));
@@ -384,8 +380,7 @@ TEST(a_backup_is_a_store_with_the_same_jobs)
     assert_int_equal(test_shown(copy, T0, done), ST_SHOW_SUCCEEDED);
     assert_int_equal(test_shown(copy, T0, id), ST_SHOW_PENDING);
     st_store_close(copy);
-    assert_int_equal(st_store_backup(s, path, NULL, NULL, &err),
-                     STINT_EINVAL); /* never overwrites */
+    assert_int_equal(st_store_backup(s, path, NULL, NULL, &err), STINT_EINVAL); /* never overwrites */
     assert_true(err.remedy[0]);
     unlink(path);
 }

@@ -2,8 +2,8 @@
  *
  * postgres_kit.h - what the tests of the PostgreSQL store's own files share.
  *
- * They run beside a server that scripts/pg-test has started; without one the program is skipped.  Each test has a schema of
- * its own.  Behind a pooler (the URL has listen=) what needs the server's own session is left out.
+ * They run beside a server that scripts/pg-test has started; without one the program is skipped.  Each test has a
+ * schema of its own.  Behind a pooler (the URL has listen=) what needs the server's own session is left out.
  */
 #ifndef ST_TESTS_STORE_POSTGRES_KIT_H
 #define ST_TESTS_STORE_POSTGRES_KIT_H
@@ -83,8 +83,9 @@ static inline void kit_statements(struct st_pg *s)
     kit_say(s, Q_ADD_ONCE, "INSERT INTO {s}.t_once(v) VALUES ($1)");
     kit_say(s, Q_RAISE, "SELECT {s}.t_raise($1, $2)");
     kit_say(s, Q_LENGTH, "SELECT length($1)");
-    kit_say(s, Q_ECHO, "SELECT $1::int8, $2::int4, $3::bool, $4::text, $5::bytea, $6::int8[], $7::bytea[], $8::int2,"
-                       " $9::text[], array_length($10::int4[], 1), $11::int2[]");
+    kit_say(s, Q_ECHO,
+            "SELECT $1::int8, $2::int4, $3::bool, $4::text, $5::bytea, $6::int8[], $7::bytea[], $8::int2,"
+            " $9::text[], array_length($10::int4[], 1), $11::int2[]");
 }
 
 /* Of a call; the session that has the old one goes. */
@@ -117,7 +118,8 @@ static inline void kit_exec(struct st_pg *s, const char *sql)
         fail_msg("%s: %s", sql, kit_err.message);
 }
 
-/* So that a server that is stopped has little left to write.  What others have written costs as long as the disk takes. */
+/* So that a server that is stopped has little left to write.  What others have written costs as long as the disk takes.
+ */
 static inline void kit_checkpoint(struct st_pg *s)
 {
     kit_timeout(s, 60000);
@@ -218,15 +220,15 @@ static inline int kit_teardown(void **state)
     return 0;
 }
 
-#define KIT_TEST(name)   cmocka_unit_test_setup_teardown(name, kit_setup, kit_teardown)
-#define KIT_NEEDS_SERVER                                                                                              \
-    if (!getenv("STINT_TEST_PG")) {                                                                                   \
-        puts("no server: run `scripts/pg-test PROGRAM`");                                                             \
-        return SKIPPED;                                                                                               \
+#define KIT_TEST(name) cmocka_unit_test_setup_teardown(name, kit_setup, kit_teardown)
+#define KIT_NEEDS_SERVER                                                                                               \
+    if (!getenv("STINT_TEST_PG")) {                                                                                    \
+        puts("no server: run `scripts/pg-test PROGRAM`");                                                              \
+        return SKIPPED;                                                                                                \
     }
 /* Leaves a test that makes no sense behind a pooler. */
-#define KIT_DIRECT                                                                                                    \
-    if (kit_pooled())                                                                                                 \
-        return
+#define KIT_DIRECT                                                                                                     \
+    if (kit_pooled())                                                                                                  \
+    return
 
 #endif

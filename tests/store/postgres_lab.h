@@ -54,8 +54,7 @@ static inline PGconn *lab_try_connect(void)
 
     lab_direct_url(url, sizeof(url));
     c = PQconnectdb(url);
-    snprintf(sql, sizeof(sql), "SET search_path = %s, public; SET statement_timeout = '60s'",
-             kit_schema);
+    snprintf(sql, sizeof(sql), "SET search_path = %s, public; SET statement_timeout = '60s'", kit_schema);
     r = PQexec(c, sql);
     if (PQresultStatus(r) != PGRES_COMMAND_OK) {
         PQfinish(c);
@@ -121,16 +120,15 @@ static inline int64_t lab_int(PGconn *c, const char *sql)
 }
 
 #define LAB_SQL_MAX 2048
-#define LAB_FORMAT(buf)                                                                            \
-    do {                                                                                           \
-        va_list args_;                                                                             \
-        va_start(args_, format);                                                                   \
-        vsnprintf(buf, sizeof(buf), format, args_);                                                \
-        va_end(args_);                                                                             \
+#define LAB_FORMAT(buf)                                                                                                \
+    do {                                                                                                               \
+        va_list args_;                                                                                                 \
+        va_start(args_, format);                                                                                       \
+        vsnprintf(buf, sizeof(buf), format, args_);                                                                    \
+        va_end(args_);                                                                                                 \
     } while (0)
 
-__attribute__((format(printf, 2, 3))) static inline int64_t lab_intf(PGconn *c, const char *format,
-                                                                     ...)
+__attribute__((format(printf, 2, 3))) static inline int64_t lab_intf(PGconn *c, const char *format, ...)
 {
     char sql[LAB_SQL_MAX];
 
@@ -138,8 +136,7 @@ __attribute__((format(printf, 2, 3))) static inline int64_t lab_intf(PGconn *c, 
     return lab_int(c, sql);
 }
 
-__attribute__((format(printf, 2, 3))) static inline void lab_execf(PGconn *c, const char *format,
-                                                                   ...)
+__attribute__((format(printf, 2, 3))) static inline void lab_execf(PGconn *c, const char *format, ...)
 {
     char sql[LAB_SQL_MAX];
 
@@ -167,14 +164,13 @@ static inline struct st_store *lab_store(const char *process)
 /* The functions give up a lock after a moment: too short where the test has to look first. */
 static inline void lab_lock_timeout(PGconn *c, const char *value)
 {
-    lab_execf(
-        c,
-        "DO $$ DECLARE f regprocedure; BEGIN FOR f IN SELECT p.oid FROM pg_proc p JOIN "
-        "pg_namespace n"
-        " ON n.oid = p.pronamespace WHERE n.nspname = '%s' AND p.proconfig::text LIKE "
-        "'%%lock_timeout%%' LOOP"
-        " EXECUTE format('ALTER FUNCTION %%s SET lock_timeout = ''%s''', f); END LOOP; END $$",
-        kit_schema, value);
+    lab_execf(c,
+              "DO $$ DECLARE f regprocedure; BEGIN FOR f IN SELECT p.oid FROM pg_proc p JOIN "
+              "pg_namespace n"
+              " ON n.oid = p.pronamespace WHERE n.nspname = '%s' AND p.proconfig::text LIKE "
+              "'%%lock_timeout%%' LOOP"
+              " EXECUTE format('ALTER FUNCTION %%s SET lock_timeout = ''%s''', f); END LOOP; END $$",
+              kit_schema, value);
 }
 
 static inline void lab_patient(PGconn *c)

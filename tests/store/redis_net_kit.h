@@ -2,8 +2,8 @@
  *
  * redis_net_kit.h - what the tests of the Redis client share.
  *
- * They run beside servers that scripts/redis-test has started; without, the program is skipped.  What a real server does
- * not do on demand, a small false one does: it answers a greeting, and then what the test says.
+ * They run beside servers that scripts/redis-test has started; without, the program is skipped.  What a real server
+ * does not do on demand, a small false one does: it answers a greeting, and then what the test says.
  */
 #ifndef ST_TESTS_STORE_REDIS_NET_KIT_H
 #define ST_TESTS_STORE_REDIS_NET_KIT_H
@@ -26,10 +26,10 @@
 
 #include "store/redis_net.h"
 
-#define S(text) st_slice_cstr(text)
+#define S(text)  st_slice_cstr(text)
 #define OK(call) assert_int_equal((call), STINT_OK)
-#define SKIPPED 77
-#define LONG_MS 30000
+#define SKIPPED  77
+#define LONG_MS  30000
 
 static stint_error kit_err;
 
@@ -92,7 +92,8 @@ static inline stint_code kit_do(struct st_redis *r, unsigned flags, const char *
     if (!code && n)
         *n = st_redis_int(st_redis_reply(&b, 0), -1);
     if (!code && text)
-        snprintf(text, 64, "%.*s", (int)st_redis_text(st_redis_reply(&b, 0)).len, st_redis_text(st_redis_reply(&b, 0)).p);
+        snprintf(text, 64, "%.*s", (int)st_redis_text(st_redis_reply(&b, 0)).len,
+                 st_redis_text(st_redis_reply(&b, 0)).p);
     st_redis_batch_clear(&b);
     return code;
 }
@@ -131,8 +132,8 @@ static inline void kit_later(struct kit_later *l, int ms, const char *what)
 
 #define FALSE_ROUNDS 8
 
-/* Each request that comes after the greeting is answered with the next of `says`; NULL ends the connection.  Greetings are
- * counted: they are the connections. */
+/* Each request that comes after the greeting is answered with the next of `says`; NULL ends the connection.  Greetings
+ * are counted: they are the connections. */
 struct kit_false {
     pthread_t thread;
     int fd;

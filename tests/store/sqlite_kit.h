@@ -35,8 +35,7 @@ static char kit_path[96]; /* of the store */
 static inline int kit_setup(void **state)
 {
     (void)state;
-    strcpy(kit_dir,
-           access("/dev/shm", W_OK) == 0 ? "/dev/shm/stint-test-XXXXXX" : "/tmp/stint-test-XXXXXX");
+    strcpy(kit_dir, access("/dev/shm", W_OK) == 0 ? "/dev/shm/stint-test-XXXXXX" : "/tmp/stint-test-XXXXXX");
     assert_non_null(mkdtemp(kit_dir));
     snprintf(kit_path, sizeof(kit_path), "%s/stint.db", kit_dir);
     return 0;
@@ -53,8 +52,7 @@ static inline int kit_teardown(void **state)
 
 #define KIT_TEST(fn) cmocka_unit_test_setup_teardown(fn, kit_setup, kit_teardown)
 
-static inline stint_code kit_try(const struct st_store_open *opt, struct st_store **s,
-                                 stint_error *err)
+static inline stint_code kit_try(const struct st_store_open *opt, struct st_store **s, stint_error *err)
 {
     memset(err, 0, sizeof(*err));
     return st_store_sqlite_open(kit_path, opt, s, err);
@@ -98,8 +96,8 @@ static inline stint_code kit_add(struct st_store *s, const char *id, stint_error
 }
 
 /* Adds n jobs in batches; ids are prefix-0, prefix-1, ... */
-static inline void kit_fill(struct st_store *s, const char *prefix, const char *queue,
-                            const char *type, size_t n, int64_t due)
+static inline void kit_fill(struct st_store *s, const char *prefix, const char *queue, const char *type, size_t n,
+                            int64_t due)
 {
     static struct st_new_job jobs[500];
     static struct st_enqueued out[500];

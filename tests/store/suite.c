@@ -97,7 +97,8 @@ static void postgres_drop(struct t *t)
 /* The server that STINT_TEST_REDIS names, emptied; scripts/redis-test sets it. */
 static void redis_fresh(struct t *t)
 {
-    snprintf(t->dir, sizeof(t->dir), "%s", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp"); /* for a backup nobody makes */
+    snprintf(t->dir, sizeof(t->dir), "%s",
+             access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp"); /* for a backup nobody makes */
     snprintf(t->url, sizeof(t->url), "%s", getenv("STINT_TEST_REDIS"));
     redis_empty(t->url);
 }
@@ -131,8 +132,7 @@ void test_gated(struct t *t, unsigned cap)
 {
     const size_t len = strlen(gated);
 
-    snprintf(gated + len, sizeof(gated) - len, "  %s lacks %s: %s\n", t->backend->name,
-             st_cap_name(cap), t->name);
+    snprintf(gated + len, sizeof(gated) - len, "  %s lacks %s: %s\n", t->backend->name, st_cap_name(cap), t->name);
 }
 
 int test_priority(struct st_store *s, int priority)
@@ -203,8 +203,7 @@ const char *test_enqueue(struct t *t, struct st_store *s, const char *type)
 
 struct st_claim_req test_req(int64_t now, const char *worker, size_t n)
 {
-    return (struct st_claim_req){
-        .now_us = now, .worker = S(worker), .lease_us = 10 * SEC, .n = n, .n_run = n};
+    return (struct st_claim_req){.now_us = now, .worker = S(worker), .lease_us = 10 * SEC, .n = n, .n_run = n};
 }
 
 static struct st_job *claim_one(struct st_store *s, const struct st_claim_req *req)
@@ -218,8 +217,7 @@ static struct st_job *claim_one(struct st_store *s, const struct st_claim_req *r
     return n ? job : NULL;
 }
 
-struct st_job *test_claim_as(struct t *t, struct st_store *s, int64_t now, int64_t lease,
-                             const char *worker)
+struct st_job *test_claim_as(struct t *t, struct st_store *s, int64_t now, int64_t lease, const char *worker)
 {
     struct st_claim_req req = test_req(now, worker, 1);
 

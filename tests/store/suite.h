@@ -55,13 +55,13 @@ struct test_case {
 void test_register(struct test_case *c);
 
 /* Defines a case and makes it known. */
-#define TEST(id)                                                                                   \
-    static void id(struct t *t);                                                                   \
-    __attribute__((constructor)) static void register_##id(void)                                   \
-    {                                                                                              \
-        static struct test_case c = {#id, id, NULL};                                               \
-        test_register(&c);                                                                         \
-    }                                                                                              \
+#define TEST(id)                                                                                                       \
+    static void id(struct t *t);                                                                                       \
+    __attribute__((constructor)) static void register_##id(void)                                                       \
+    {                                                                                                                  \
+        static struct test_case c = {#id, id, NULL};                                                                   \
+        test_register(&c);                                                                                             \
+    }                                                                                                                  \
     static void id(struct t *t)
 
 #define OK(call) assert_int_equal((call), STINT_OK)
@@ -71,12 +71,12 @@ struct st_store *test_store(struct t *t);
 void test_close(struct t *t, struct st_store *s); /* earlier than that */
 
 /* Goes on only if the store has the capability; else says what was left out, and leaves. */
-#define NEEDS(t, s, cap)                                                                           \
-    do {                                                                                           \
-        if (!((s)->ops->caps & (cap))) {                                                           \
-            test_gated((t), (cap));                                                                \
-            return;                                                                                \
-        }                                                                                          \
+#define NEEDS(t, s, cap)                                                                                               \
+    do {                                                                                                               \
+        if (!((s)->ops->caps & (cap))) {                                                                               \
+            test_gated((t), (cap));                                                                                    \
+            return;                                                                                                    \
+        }                                                                                                              \
     } while (0)
 void test_gated(struct t *t, unsigned cap);
 /* The priority to give where it does not matter which: none on a store without them. */
@@ -96,8 +96,7 @@ const char *test_enqueue(struct t *t, struct st_store *s, const char *type);
 struct st_claim_req test_req(int64_t now, const char *worker, size_t n);
 /* Exactly one job, running; NULL if there is none. */
 struct st_job *test_claim(struct t *t, struct st_store *s, int64_t now, int64_t lease);
-struct st_job *test_claim_as(struct t *t, struct st_store *s, int64_t now, int64_t lease,
-                             const char *worker);
+struct st_job *test_claim_as(struct t *t, struct st_store *s, int64_t now, int64_t lease, const char *worker);
 /* The same, prefetched: claimed, not started. */
 struct st_job *test_prefetch(struct t *t, struct st_store *s, int64_t now, int64_t lease);
 /* How many a request gives; they are freed. */
@@ -105,8 +104,7 @@ size_t test_claim_count(struct st_store *s, const struct st_claim_req *req);
 
 struct st_finish test_fin(const struct st_job *job, enum st_outcome outcome);
 /* Writes one outcome and gives the verdict. */
-stint_code test_finish(struct st_store *s, int64_t now, const struct st_job *job,
-                       enum st_outcome o);
+stint_code test_finish(struct st_store *s, int64_t now, const struct st_job *job, enum st_outcome o);
 stint_code test_finish_item(struct st_store *s, int64_t now, struct st_finish *f);
 
 /* ---- looking ---------------------------------------------------------------------------- */
@@ -116,8 +114,7 @@ enum st_shown test_shown(struct st_store *s, int64_t now, const char *id);
 int64_t test_count(struct st_store *s, int64_t now, const char *queue, enum st_shown shown);
 stint_code test_cancel(struct st_store *s, int64_t now, const char *id, bool *asked);
 stint_code test_retry(struct st_store *s, int64_t now, const char *id);
-size_t test_reap(struct st_store *s, int64_t now, const char *me, struct st_reaped *out,
-                 size_t max);
+size_t test_reap(struct st_store *s, int64_t now, const char *me, struct st_reaped *out, size_t max);
 
 /* ---- other processes -------------------------------------------------------------------- */
 

@@ -8,11 +8,14 @@
 
 static void ids_slots_and_lanes_are_those_of_the_functions(void **state)
 {
-    static const char *const ids[] = {
-        "018c1234-5678-7abc-8def-0123456789ab", "018C1234-5678-7abc-8def-0123456789ab",
-        "ffffffff-ffff-4fff-bfff-ffffffffffff", "ffffffff-ffff-7fff-bfff-ffffffffffff",
-        "018c1234-5678-7abc-8def-0123456789a",  "018c1234x5678-7abc-8def-0123456789ab",
-        "x",                                    "\xc3\xa9"};
+    static const char *const ids[] = {"018c1234-5678-7abc-8def-0123456789ab",
+                                      "018C1234-5678-7abc-8def-0123456789ab",
+                                      "ffffffff-ffff-4fff-bfff-ffffffffffff",
+                                      "ffffffff-ffff-7fff-bfff-ffffffffffff",
+                                      "018c1234-5678-7abc-8def-0123456789a",
+                                      "018c1234x5678-7abc-8def-0123456789ab",
+                                      "x",
+                                      "\xc3\xa9"};
     struct st_pg *s = kit_open();
 
     (void)state;
@@ -25,8 +28,9 @@ static void ids_slots_and_lanes_are_those_of_the_functions(void **state)
 
         st_pg_args_init(&a);
         st_pg_text(&a, S(ids[i]));
-        OK(st_pg_exec(s, "SELECT {s}._key($1), {s}._home({s}._key($1)), {s}._lane($1, 'mail', -3), {s}._id({s}._key($1))", &a,
-                      false, &r, &kit_err));
+        OK(st_pg_exec(s,
+                      "SELECT {s}._key($1), {s}._home({s}._key($1)), {s}._lane($1, 'mail', -3), {s}._id({s}._key($1))",
+                      &a, false, &r, &kit_err));
         st_pg_key(S(ids[i]), &key);
         seen = st_pg_get(r, 0, 0);
         assert_int_equal(seen.len, key.len);
@@ -199,11 +203,11 @@ static void an_sqlstate_says_what_to_do(void **state)
     static const struct {
         const char *state;
         stint_code code;
-    } cases[] = {{"ST001", STINT_EINVAL},   {"ST002", STINT_EEXISTS},  {"ST003", STINT_ELOST},  {"ST004", STINT_ESTATE},
-                 {"40001", STINT_EAGAIN},   {"40P01", STINT_EAGAIN},   {"55P03", STINT_EAGAIN}, {"57014", STINT_EAGAIN},
-                 {"53200", STINT_EAGAIN},   {"53100", STINT_ESTORE},   {"25006", STINT_ESTORE}, {"42501", STINT_ESTORE},
-                 {"23505", STINT_ESTORE},   {"57P01", STINT_EUNKNOWN}, {"57P03", STINT_EUNKNOWN},
-                 {"08006", STINT_EUNKNOWN}};
+    } cases[] = {
+        {"ST001", STINT_EINVAL}, {"ST002", STINT_EEXISTS},  {"ST003", STINT_ELOST},    {"ST004", STINT_ESTATE},
+        {"40001", STINT_EAGAIN}, {"40P01", STINT_EAGAIN},   {"55P03", STINT_EAGAIN},   {"57014", STINT_EAGAIN},
+        {"53200", STINT_EAGAIN}, {"53100", STINT_ESTORE},   {"25006", STINT_ESTORE},   {"42501", STINT_ESTORE},
+        {"23505", STINT_ESTORE}, {"57P01", STINT_EUNKNOWN}, {"57P03", STINT_EUNKNOWN}, {"08006", STINT_EUNKNOWN}};
     struct st_pg *s = kit_open();
 
     (void)state;
@@ -448,7 +452,8 @@ static void a_session_ends_what_its_client_has_given_up(void **state)
     PGresult *r;
 
     (void)state;
-    OK(st_pg_exec(s, "SELECT current_setting('statement_timeout'), current_setting('application_name')", NULL, false, &r, &kit_err));
+    OK(st_pg_exec(s, "SELECT current_setting('statement_timeout'), current_setting('application_name')", NULL, false,
+                  &r, &kit_err));
     if (!kit_pooled())
         assert_string_equal(PQgetvalue(r, 0, 0), "2500ms");
     assert_string_equal(PQgetvalue(r, 0, 1), "stint");
@@ -544,8 +549,7 @@ static void what_the_first_host_says_is_forgotten_when_the_second_answers(void *
     if (!host)
         return;
     kit_close(kit_open()); /* makes the schema */
-    snprintf(url, sizeof(url), "postgres://postgres@/test?host=/nowhere,%s",
-             host + strlen("host="));
+    snprintf(url, sizeof(url), "postgres://postgres@/test?host=/nowhere,%s", host + strlen("host="));
     s = kit_open_url(url, &opt);
     if (!s)
         fail_msg("%s", kit_err.message);

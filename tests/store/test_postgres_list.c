@@ -107,8 +107,7 @@ static bool matches(const struct st_list_req *r, const struct st_job_info *j)
         if (!st_slice_is(r->spec_hash, hash))
             return false;
     }
-    return (!r->states || r->states & (1u << j->shown)) &&
-           (!r->queue.p || st_queue_covers(r->queue, S(j->queue))) &&
+    return (!r->states || r->states & (1u << j->shown)) && (!r->queue.p || st_queue_covers(r->queue, S(j->queue))) &&
            (!r->type.p || st_pattern_match(r->type, S(j->type))) &&
            (!r->worker.p || (j->worker && st_slice_is(r->worker, j->worker))) &&
            (!r->key.p || (j->key && st_slice_is(r->key, j->key))) &&
@@ -128,8 +127,7 @@ static const struct st_job_info *next_match(struct all *all, const struct st_lis
     return NULL;
 }
 
-static void check_page(struct all *all, const struct st_list_req *r, const struct st_job_info *page,
-                       size_t n)
+static void check_page(struct all *all, const struct st_list_req *r, const struct st_job_info *page, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         const struct st_job_info *want = next_match(all, r);
@@ -164,8 +162,7 @@ static void check_list(struct st_store *s, struct all *all, struct st_list_req r
 
 static void a_list_is_the_same_whichever_way_it_was_found(void **state)
 {
-    struct st_list_req req = {
-        .now_us = T0 + 30 * ST_SEC, .limit = ROUNDS * BATCH, .with_payload = true};
+    struct st_list_req req = {.now_us = T0 + 30 * ST_SEC, .limit = ROUNDS * BATCH, .with_payload = true};
     struct st_store *s = fill();
     struct all all = {0};
     char hash[ST_HASH_LEN + 1];
@@ -197,8 +194,7 @@ static void a_list_is_the_same_whichever_way_it_was_found(void **state)
     OK(st_spec_hash(S("rare"), S("two"), S("{\"x\":2}"), hash, &kit_err));
     check_list(s, &all, (struct st_list_req){.spec_hash = S(hash)}, 99);
     OK(st_spec_hash(S("a"), S("one"), S("{\"x\":1}"), hash, &kit_err));
-    check_list(s, &all, (struct st_list_req){.spec_hash = S(hash), .states = 1u << ST_SHOW_PENDING},
-               3);
+    check_list(s, &all, (struct st_list_req){.spec_hash = S(hash), .states = 1u << ST_SHOW_PENDING}, 3);
     st_job_info_list_free(all.v, all.n);
     st_store_close(s);
 }

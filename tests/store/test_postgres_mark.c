@@ -41,14 +41,13 @@ static struct st_pg_pos pos(int64_t key)
 
 static struct st_pg_seen claim_begins(struct memory *m)
 {
-    return (struct st_pg_seen){
-        .lane = &m->lane, .from = *st_pg_mark_from(&m->lane), .sweeps = m->lane.sweeps};
+    return (struct st_pg_seen){.lane = &m->lane, .from = *st_pg_mark_from(&m->lane), .sweeps = m->lane.sweeps};
 }
 
 /* It has committed: its number, what was open then, the first row still there, and what it took, up
  * to which key. */
-static void claim_ends(struct memory *m, struct st_pg_seen seen, uint64_t xid, const char *snapshot,
-                       int64_t first, size_t n, int64_t mark)
+static void claim_ends(struct memory *m, struct st_pg_seen seen, uint64_t xid, const char *snapshot, int64_t first,
+                       size_t n, int64_t mark)
 {
     seen.first = pos(first);
     seen.n = n;
@@ -56,8 +55,7 @@ static void claim_ends(struct memory *m, struct st_pg_seen seen, uint64_t xid, c
     st_pg_marks_learn(&m->sh, xid, snapshot, &seen, 1);
 }
 
-static void claim(struct memory *m, uint64_t xid, const char *snapshot, int64_t first, size_t n,
-                  int64_t mark)
+static void claim(struct memory *m, uint64_t xid, const char *snapshot, int64_t first, size_t n, int64_t mark)
 {
     claim_ends(m, claim_begins(m), xid, snapshot, first, n, mark);
 }
@@ -178,8 +176,7 @@ static void who_stays_open_is_set_aside_only_past_the_window(void **state)
     claim(&m, 106, "90:106:90", NOTHING, 1, 1060); /* the tail goes on without it */
     assert_int_equal(tail(&m), 1050);
     assert_int_equal(begins_at(&m), 1050);
-    claim(&m, 107, "90:107:90,95", NOTHING, 0,
-          0); /* a number below that was not there before: no exception */
+    claim(&m, 107, "90:107:90,95", NOTHING, 0, 0); /* a number below that was not there before: no exception */
     assert_int_equal(tail(&m), 1050);
     memory_close(&m);
 }
@@ -206,8 +203,7 @@ static void when_it_has_ended_the_lane_is_swept_from_where_the_tail_was(void **s
     assert_int_equal(begins_at(&m), 300);
     claim(&m, 113, "113:113:", 300, 0, 0);
     assert_int_equal(begins_at(&m), 300);
-    claim(&m, 114, "114:114:", 5000, 1,
-          300); /* the first that is there lies after the tail: over */
+    claim(&m, 114, "114:114:", 5000, 1, 300); /* the first that is there lies after the tail: over */
     assert_false(m.lane.sweeping);
     assert_int_equal(tail(&m), 1100);
     assert_int_equal(begins_at(&m), 1100);
@@ -248,9 +244,8 @@ static void a_claim_that_began_before_all_was_forgotten_moves_nothing(void **sta
     assert_int_equal(tail(&m), 50);
     early = claim_begins(&m);
     st_pg_marks_forget(&m.sh);
-    claim(&m, 103, "102:102:", 10, 1, 60); /* from the beginning: there is a row at 10, locked */
-    claim_ends(&m, early, 102, "104:104:", NOTHING, 0,
-               0); /* it began at 50, and cannot know of 10 */
+    claim(&m, 103, "102:102:", 10, 1, 60);                 /* from the beginning: there is a row at 10, locked */
+    claim_ends(&m, early, 102, "104:104:", NOTHING, 0, 0); /* it began at 50, and cannot know of 10 */
     assert_int_equal(tail(&m), INT64_MIN);
     claim(&m, 104, "105:105:", 10, 0, 0);
     assert_int_equal(tail(&m), 10);
@@ -365,12 +360,8 @@ static size_t take(struct st_store *s, size_t n)
 
 static struct st_new_job job(const char *id)
 {
-    return (struct st_new_job){.id = S(id),
-                               .type = S("t"),
-                               .queue = S("q"),
-                               .payload = S("{}"),
-                               .max_attempts = -1,
-                               .timeout_us = -1};
+    return (struct st_new_job){
+        .id = S(id), .type = S("t"), .queue = S("q"), .payload = S("{}"), .max_attempts = -1, .timeout_us = -1};
 }
 
 static void add_later(struct st_store *s, int64_t delay_us)
@@ -661,8 +652,7 @@ static size_t harness_claim(struct st_store *s)
         st_job_free(jobs[i]);
     }
     h.n_claims++;
-    for (size_t i = 0; i < st_pg_of(s)->sh->n_lanes;
-         i++) { /* nobody else uses this handle's process */
+    for (size_t i = 0; i < st_pg_of(s)->sh->n_lanes; i++) { /* nobody else uses this handle's process */
         const size_t e = st_pg_of(s)->sh->lanes[i]->n_exceptions;
 
         h.most_exceptions = e > h.most_exceptions ? e : h.most_exceptions;
@@ -787,8 +777,7 @@ static void a_writer_open_for_long_is_waited_for_by_nobody_and_not_forgotten(voi
 {
     struct st_store *s = advanced();
     PGconn *c = lab_connect(), *writer = lab_connect(), *reader = pin();
-    const bool prepared =
-        lab_int(c, "SELECT current_setting('max_prepared_transactions')::int") > 0;
+    const bool prepared = lab_int(c, "SELECT current_setting('max_prepared_transactions')::int") > 0;
     struct made *own;
     int64_t key;
     int from, n = 0;

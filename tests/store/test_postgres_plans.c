@@ -97,9 +97,8 @@ static const char *fault_of(char *text, bool hot)
 }
 
 /* The first ones are hot. */
-static const char *const functions[] = {"_claim(", "_settle(", "_renew(",
-                                        "_expired(", "_groups_tidy(", "_held(",   "_flagged(",
-                                        "_look(",    "_acquire(",     "_cancel(", "_retry("};
+static const char *const functions[] = {"_claim(",   "_settle(", "_renew(",   "_expired(", "_groups_tidy(", "_held(",
+                                        "_flagged(", "_look(",   "_acquire(", "_cancel(",  "_retry("};
 #define FUNCTIONS (sizeof(functions) / sizeof(functions[0]))
 #define HOT       7
 
@@ -155,11 +154,8 @@ static void listen_to(struct st_store *s)
 static void add(struct st_store *s, const char *type, size_t n, char (*ids)[ST_ID_MAX + 1])
 {
     for (size_t i = 0; i < n; i++) {
-        struct st_new_job j = {.type = S(type),
-                               .queue = S("q"),
-                               .payload = S("{}"),
-                               .max_attempts = -1,
-                               .timeout_us = -1};
+        struct st_new_job j = {
+            .type = S(type), .queue = S("q"), .payload = S("{}"), .max_attempts = -1, .timeout_us = -1};
         struct st_enqueued out;
 
         st_id_new(ids[i]);
@@ -168,8 +164,7 @@ static void add(struct st_store *s, const char *type, size_t n, char (*ids)[ST_I
     }
 }
 
-static size_t claim(struct st_store *s, const char *type, int64_t lease_us, struct st_job **out,
-                    size_t n)
+static size_t claim(struct st_store *s, const char *type, int64_t lease_us, struct st_job **out, size_t n)
 {
     const struct st_type_rule rule = {.pattern = S(type), .policy = st_policy_default};
     const struct st_claim_req req = {
@@ -184,8 +179,7 @@ static size_t claim(struct st_store *s, const char *type, int64_t lease_us, stru
 
 static void end_jobs(struct st_store *s, struct st_job **jobs, size_t n)
 {
-    static const enum st_outcome outcomes[] = {ST_OUT_SUCCEEDED, ST_OUT_RETRY, ST_OUT_FAILED,
-                                               ST_OUT_RELEASED};
+    static const enum st_outcome outcomes[] = {ST_OUT_SUCCEEDED, ST_OUT_RETRY, ST_OUT_FAILED, ST_OUT_RELEASED};
     const struct st_claim_req req = {.worker = S("w1"), .lease_us = ST_HOUR, .n = 1, .n_run = 1};
     struct st_renew r[8];
     struct st_finish f[8];
@@ -195,15 +189,10 @@ static void end_jobs(struct st_store *s, struct st_job **jobs, size_t n)
 
     assert_true(n >= 2 && n <= 8);
     for (size_t i = 0; i < n; i++) {
-        r[i] = (struct st_renew){.id = S(jobs[i]->id),
-                                 .fence = jobs[i]->fence,
-                                 .lease_us = ST_HOUR,
-                                 .started_ago_us = -1};
-        f[i] = (struct st_finish){.id = r[i].id,
-                                  .fence = jobs[i]->fence,
-                                  .outcome = outcomes[i % 4],
-                                  .started_ago_us = -1,
-                                  .exit_code = -1};
+        r[i] =
+            (struct st_renew){.id = S(jobs[i]->id), .fence = jobs[i]->fence, .lease_us = ST_HOUR, .started_ago_us = -1};
+        f[i] = (struct st_finish){
+            .id = r[i].id, .fence = jobs[i]->fence, .outcome = outcomes[i % 4], .started_ago_us = -1, .exit_code = -1};
     }
     OK(st_store_renew(s, 0, r, n, NULL));
     OK(st_store_finish(s, 0, f, n - 1, NULL));

@@ -23,8 +23,7 @@ static size_t n_jobs;
 
 static const char *add(void)
 {
-    struct st_new_job j = {
-        .type = S("t"), .queue = S("q"), .payload = S("{}"), .max_attempts = -1, .timeout_us = -1};
+    struct st_new_job j = {.type = S("t"), .queue = S("q"), .payload = S("{}"), .max_attempts = -1, .timeout_us = -1};
     struct st_enqueued out;
 
     assert_true(n_jobs < 16);
@@ -34,11 +33,9 @@ static const char *add(void)
     return ids[n_jobs++];
 }
 
-static size_t claim_as(struct st_store *s, const char *worker, int64_t now, struct st_job **out,
-                       size_t n)
+static size_t claim_as(struct st_store *s, const char *worker, int64_t now, struct st_job **out, size_t n)
 {
-    const struct st_claim_req req = {
-        .now_us = now, .worker = S(worker), .lease_us = LEASE, .n = n, .n_run = n};
+    const struct st_claim_req req = {.now_us = now, .worker = S(worker), .lease_us = LEASE, .n = n, .n_run = n};
     stint_error err = {0};
     size_t got = 0;
 
@@ -71,29 +68,20 @@ static void hold_jobs(size_t n)
 static void check_sound(void)
 {
     assert_int_equal(lab_int(watch, "SELECT count(*) FROM ready JOIN lease USING (id)"), 0);
-    assert_int_equal(
-        lab_int(
-            watch,
-            "SELECT count(*) FROM lease l WHERE NOT EXISTS (SELECT FROM grp g WHERE g.gid = l.gid"
-            " AND l.id = ANY (g.ids))"),
-        0);
-    assert_int_equal(
-        lab_int(
-            watch,
-            "SELECT count(*) FROM entry e WHERE NOT EXISTS (SELECT FROM ready r WHERE r.id = e.id)"
-            " AND NOT EXISTS (SELECT FROM lease l WHERE l.id = e.id) AND coalesce((SELECT d.state"
-            " FROM ended d WHERE d.id = e.id ORDER BY d.fence DESC, d.part DESC LIMIT 1), 0) < 4"),
-        0);
-    assert_int_equal(
-        lab_int(watch,
-                "SELECT coalesce(sum(waiting), 0) - (SELECT count(*) FROM ready) FROM tally"),
-        0);
-    assert_int_equal(
-        lab_int(
-            watch,
-            "SELECT coalesce(sum(succeeded + failed + cancelled), 0) - (SELECT count(*) FROM entry)"
-            " + (SELECT count(*) FROM ready) + (SELECT count(*) FROM lease) FROM tally"),
-        0);
+    assert_int_equal(lab_int(watch,
+                             "SELECT count(*) FROM lease l WHERE NOT EXISTS (SELECT FROM grp g WHERE g.gid = l.gid"
+                             " AND l.id = ANY (g.ids))"),
+                     0);
+    assert_int_equal(lab_int(watch,
+                             "SELECT count(*) FROM entry e WHERE NOT EXISTS (SELECT FROM ready r WHERE r.id = e.id)"
+                             " AND NOT EXISTS (SELECT FROM lease l WHERE l.id = e.id) AND coalesce((SELECT d.state"
+                             " FROM ended d WHERE d.id = e.id ORDER BY d.fence DESC, d.part DESC LIMIT 1), 0) < 4"),
+                     0);
+    assert_int_equal(lab_int(watch, "SELECT coalesce(sum(waiting), 0) - (SELECT count(*) FROM ready) FROM tally"), 0);
+    assert_int_equal(lab_int(watch,
+                             "SELECT coalesce(sum(succeeded + failed + cancelled), 0) - (SELECT count(*) FROM entry)"
+                             " + (SELECT count(*) FROM ready) + (SELECT count(*) FROM lease) FROM tally"),
+                     0);
 }
 
 static enum st_state state_of(size_t i)
@@ -151,11 +139,8 @@ static struct lab_racer *first_racer;
 
 static struct st_finish fin_of(size_t i, enum st_outcome outcome)
 {
-    return (struct st_finish){.id = S(ids[i]),
-                              .fence = jobs[i]->fence,
-                              .outcome = outcome,
-                              .started_ago_us = -1,
-                              .exit_code = -1};
+    return (struct st_finish){
+        .id = S(ids[i]), .fence = jobs[i]->fence, .outcome = outcome, .started_ago_us = -1, .exit_code = -1};
 }
 
 static void finish(void *arg)
@@ -195,10 +180,7 @@ static void acquire(void *arg)
 static void renew(void *arg)
 {
     struct act *a = arg;
-    struct st_renew r = {.id = S(ids[a->job]),
-                         .fence = jobs[a->job]->fence,
-                         .lease_us = LEASE,
-                         .started_ago_us = -1};
+    struct st_renew r = {.id = S(ids[a->job]), .fence = jobs[a->job]->fence, .lease_us = LEASE, .started_ago_us = -1};
 
     a->code = st_store_renew(a->s, LATE, &r, 1, &a->err);
     a->verdict = r.verdict;
@@ -215,8 +197,7 @@ static void reap(void *arg)
 static void claim(void *arg)
 {
     struct act *a = arg;
-    const struct st_claim_req req = {
-        .now_us = T0, .worker = S(a->worker), .lease_us = LEASE, .n = 4, .n_run = 4};
+    const struct st_claim_req req = {.now_us = T0, .worker = S(a->worker), .lease_us = LEASE, .n = 4, .n_run = 4};
 
     a->code = st_store_claim(a->s, &req, a->got, &a->n, &a->err);
 }
@@ -224,8 +205,14 @@ static void claim(void *arg)
 static void enqueue_keyed(void *arg)
 {
     struct act *a = arg;
-    struct st_new_job j = {.type = S("t"), .queue = S("q"), .payload = S("{}"), .max_attempts = -1, .timeout_us = -1,
-                           .id = S(ids[a->job]), .key = S("k"), .unique = ST_UNIQUE_ACTIVE};
+    struct st_new_job j = {.type = S("t"),
+                           .queue = S("q"),
+                           .payload = S("{}"),
+                           .max_attempts = -1,
+                           .timeout_us = -1,
+                           .id = S(ids[a->job]),
+                           .key = S("k"),
+                           .unique = ST_UNIQUE_ACTIVE};
     struct st_enqueued out = {0};
 
     a->code = st_store_enqueue(a->s, T0, &j, 1, &out, &a->err);
@@ -295,7 +282,8 @@ static void then_do(void (*fn)(void *arg), struct st_store *s, size_t job, enum 
 /* ---- enqueue
  * -------------------------------------------------------------------------------------- */
 
-/* The first was not heard of: who brings the same job again under its id has added it, and is no duplicate of himself. */
+/* The first was not heard of: who brings the same job again under its id has added it, and is no duplicate of himself.
+ */
 static void a_keyed_job_that_is_brought_again_while_it_is_added_is_the_same(void)
 {
     forget_jobs();
@@ -402,13 +390,12 @@ static void an_outcome_that_is_committed_while_it_is_repeated_is_not_lost(void)
     hold_jobs(1);
     stop(finish, 0, ST_OUT_SUCCEEDED);
     /* it stops where it looks for the end, with what can be seen at this moment */
-    lab_exec(watch,
-             "DO $do$ BEGIN EXECUTE replace(pg_get_functiondef('_home'::regproc), '_home', "
-             "'_home_kept'); END $do$;"
-             " CREATE OR REPLACE FUNCTION _home(key bytea) RETURNS int2 LANGUAGE plpgsql IMMUTABLE "
-             "AS $$ BEGIN"
-             " IF current_setting('application_name') LIKE 'us-%' THEN"
-             " PERFORM pg_advisory_xact_lock_shared(4712); END IF; RETURN _home_kept(key); END $$");
+    lab_exec(watch, "DO $do$ BEGIN EXECUTE replace(pg_get_functiondef('_home'::regproc), '_home', "
+                    "'_home_kept'); END $do$;"
+                    " CREATE OR REPLACE FUNCTION _home(key bytea) RETURNS int2 LANGUAGE plpgsql IMMUTABLE "
+                    "AS $$ BEGIN"
+                    " IF current_setting('application_name') LIKE 'us-%' THEN"
+                    " PERFORM pg_advisory_xact_lock_shared(4712); END IF; RETURN _home_kept(key); END $$");
     lab_exec(watch, "SELECT pg_advisory_lock(4712)");
     act_set(&second, us, "w1", 0);
     second.outcome = ST_OUT_SUCCEEDED;
@@ -586,10 +573,8 @@ static void a_lease_whose_taker_came_to_nothing_is_renewed(void)
 {
     hold_jobs(1);
     stop(acquire, 0, 0);
-    lab_execf(
-        watch,
-        "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE application_name = 'gated-%s'",
-        kit_schema);
+    lab_execf(watch, "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE application_name = 'gated-%s'",
+              kit_schema);
     lab_join(first_racer);
     assert_int_equal(first.code, STINT_EAGAIN);
     now_do(renew, us, 0);
@@ -662,8 +647,7 @@ static void a_finish_and_a_reaper_do_not_wait_for_each_other(void)
     struct st_renew r;
 
     hold_jobs(2);
-    r = (struct st_renew){
-        .id = S(ids[0]), .fence = jobs[0]->fence, .lease_us = LEASE, .started_ago_us = -1};
+    r = (struct st_renew){.id = S(ids[0]), .fence = jobs[0]->fence, .lease_us = LEASE, .started_ago_us = -1};
     OK(st_store_renew(us, LATE, &r, 1, NULL));
     stop(reap, 1, 0);
     then_do(finish_both, us, 0, 0);
@@ -694,8 +678,7 @@ static void two_reapers_reap_each_job_once(void)
 /* No answer came to the first, and the server is still at it. */
 static void a_finish_repeated_while_the_first_is_under_way_is_told_ok(void)
 {
-    static const enum st_outcome outcomes[] = {ST_OUT_SUCCEEDED, ST_OUT_RETRY, ST_OUT_FAILED,
-                                               ST_OUT_RELEASED};
+    static const enum st_outcome outcomes[] = {ST_OUT_SUCCEEDED, ST_OUT_RETRY, ST_OUT_FAILED, ST_OUT_RELEASED};
 
     for (size_t i = 0; i < 4; i++) {
         hold_jobs(1);
@@ -756,8 +739,7 @@ static void an_open_cancel_holds_up_nobody_but_its_job(void)
     lab_impatient(watch);
     stop(cancel, 2, 0);
     for (size_t i = 0; i < 5; i++)
-        r[i] = (struct st_renew){
-            .id = S(ids[i]), .fence = jobs[i]->fence, .lease_us = LEASE, .started_ago_us = -1};
+        r[i] = (struct st_renew){.id = S(ids[i]), .fence = jobs[i]->fence, .lease_us = LEASE, .started_ago_us = -1};
     OK(st_store_renew(us, T0 + 5 * SEC, r, 5, NULL));
     for (size_t i = 0; i < 5; i++) {
         assert_int_equal(r[i].verdict, i == 2 ? STINT_EAGAIN : STINT_OK);
@@ -841,8 +823,8 @@ static void ask_fence(void *arg)
     char sql[256];
     PGresult *r;
 
-    snprintf(sql, sizeof(sql), "SET application_name = 'asks-%s'; SELECT fence_ok('%s', %lld)",
-             kit_schema, ids[0], (long long)jobs[0]->fence);
+    snprintf(sql, sizeof(sql), "SET application_name = 'asks-%s'; SELECT fence_ok('%s', %lld)", kit_schema, ids[0],
+             (long long)jobs[0]->fence);
     r = PQexec(c, sql);
     a->code = PQresultStatus(r) == PGRES_TUPLES_OK ? STINT_OK : STINT_ESTORE;
     a->asked = !a->code && strcmp(PQgetvalue(r, 0, 0), "t") == 0;
@@ -881,8 +863,7 @@ static void what_a_claim_takes_after_we_asked_is_given_back_later(void)
     assert_int_equal(claim_as(them, "w2", T0, jobs, 4), 0);
     go_on();
     assert_int_equal(first.n, 2);
-    OK(st_store_disown(us, T0, S("gated"), NULL, 0, &given,
-                       NULL)); /* a worker asks again now and then */
+    OK(st_store_disown(us, T0, S("gated"), NULL, 0, &given, NULL)); /* a worker asks again now and then */
     assert_int_equal(given, 2);
     assert_int_equal(state_of(0), ST_PENDING);
     assert_int_equal(lab_int(watch, "SELECT max(attempt) FROM ready"), 0);
@@ -955,8 +936,7 @@ static void a_job_that_is_just_being_stolen_is_in_one_group(void)
 
 static void add_now(size_t i)
 {
-    struct st_new_job j = {
-        .type = S("t"), .queue = S("q"), .payload = S("{}"), .max_attempts = -1, .timeout_us = -1};
+    struct st_new_job j = {.type = S("t"), .queue = S("q"), .payload = S("{}"), .max_attempts = -1, .timeout_us = -1};
     struct st_enqueued out;
 
     st_id_new(ids[i]);
@@ -972,8 +952,7 @@ static void a_waiting_job_that_somebody_is_at_is_taken_later(void)
     PGconn *other = lab_connect();
     int64_t tail;
 
-    while (!lane ||
-           lane->tail.key == INT64_MIN) { /* others on this server may hold it for a while */
+    while (!lane || lane->tail.key == INT64_MIN) { /* others on this server may hold it for a while */
         add_now(0);
         assert_int_equal(claim_as(us, "w1", 0, jobs, 1), 1);
         st_job_free(jobs[0]);
@@ -992,8 +971,7 @@ static void a_waiting_job_that_somebody_is_at_is_taken_later(void)
     assert_int_equal(claim_as(us, "w1", 0, jobs + 2, 1), 0);
     assert_true(st_pg_of(us)->careful_us > st_clock_mono_us());
     assert_true(lane->tail.key >= tail);
-    assert_true(lane->tail.key <=
-                lab_intf(watch, "SELECT key FROM ready WHERE id = _key('%s')", ids[0]));
+    assert_true(lane->tail.key <= lab_intf(watch, "SELECT key FROM ready WHERE id = _key('%s')", ids[0]));
     lab_exec(other, "ROLLBACK");
     assert_int_equal(claim_as(us, "w1", 0, jobs + 2, 1), 1);
     assert_string_equal(jobs[2]->id, ids[0]);
@@ -1035,8 +1013,7 @@ static void who_comes_second_begins_behind_and_leaves_nothing(void)
     for (size_t i = 0; i < 4; i++)
         add_now(i);
     lab_exec(other, "BEGIN");
-    lab_execf(other, "SELECT pg_advisory_xact_lock(_gate(%lld), 0)",
-              (long long)st_pg_lane_id(S("q"), S("t"), 0));
+    lab_execf(other, "SELECT pg_advisory_xact_lock(_gate(%lld), 0)", (long long)st_pg_lane_id(S("q"), S("t"), 0));
     assert_int_equal(claim_as(us, "w1", 0, jobs, 1), 1);
     assert_string_equal(jobs[0]->id, ids[1]);
     lab_execf(other, "DELETE FROM ready WHERE id IN (_key('%s'), _key('%s'))", ids[2], ids[3]);
@@ -1058,13 +1035,11 @@ static void a_claim_reads_jobs_of_every_age(void)
         const size_t n = 5, each = round ? n : 1;
 
         for (size_t i = 0; i < n; i++) {
-            struct st_new_job j = {
-                .type = S("t"), .queue = S("q"), .max_attempts = -1, .timeout_us = -1};
+            struct st_new_job j = {.type = S("t"), .queue = S("q"), .max_attempts = -1, .timeout_us = -1};
             const long long ms = (st_clock_real_us() - days[i] * 24 * ST_HOUR) / 1000;
             struct st_enqueued out;
 
-            snprintf(ids[i], sizeof(ids[i]), "%08llx-%04llx-7000-8000-%012zx", ms >> 16, ms & 0xffff,
-                     round * n + i);
+            snprintf(ids[i], sizeof(ids[i]), "%08llx-%04llx-7000-8000-%012zx", ms >> 16, ms & 0xffff, round * n + i);
             snprintf(payloads[i], sizeof(payloads[i]), "[%zu,%zu]", round, i);
             j.id = S(ids[i]);
             j.payload = S(payloads[i]);
@@ -1096,7 +1071,9 @@ static void a_claim_finds_entries_that_are_elsewhere(void)
     }
     assert_int_equal(lab_int(watch, "SELECT count(*) FROM ready r JOIN entry e ON e.ctid = r.at AND e.id = r.id"), 4);
     lab_execf(watch, "UPDATE entry SET slot = 16 WHERE id = _key('%s')", ids[0]);
-    lab_execf(watch, "UPDATE ready r SET at = (SELECT x.at FROM ready x WHERE x.id = _key('%s')) WHERE r.id = _key('%s')", ids[3], ids[1]);
+    lab_execf(watch,
+              "UPDATE ready r SET at = (SELECT x.at FROM ready x WHERE x.id = _key('%s')) WHERE r.id = _key('%s')",
+              ids[3], ids[1]);
     lab_execf(watch, "UPDATE ready SET at = DEFAULT WHERE id = _key('%s')", ids[2]);
     assert_int_equal(claim_as(us, "w1", 0, jobs, 4), 4);
     for (size_t i = 0; i < 4; i++) {
@@ -1199,15 +1176,21 @@ static void who_is_next_waits_for_its_turn(void)
 static void who_has_taken_something_does_not_wait_with_it(void)
 {
     const struct st_slice queues[] = {S("a"), S("q")};
-    const struct st_claim_req req = {
-        .worker = S("w1"), .lease_us = ST_HOUR, .n = MUCH, .n_run = 1, .queues = queues, .n_queues = 2, .crowded = &crowd.crowded};
+    const struct st_claim_req req = {.worker = S("w1"),
+                                     .lease_us = ST_HOUR,
+                                     .n = MUCH,
+                                     .n_run = 1,
+                                     .queues = queues,
+                                     .n_queues = 2,
+                                     .crowded = &crowd.crowded};
     PGconn *other = at_the_lane(0, 0);
     size_t n = 0;
 
     lab_patient(watch);
     crowd_begin();
     for (int i = 0; i < 2; i++) { /* two lanes: they are taken without a gate */
-        struct st_new_job j = {.type = S(i ? "u" : "t"), .queue = S("a"), .payload = S("{}"), .max_attempts = -1, .timeout_us = -1};
+        struct st_new_job j = {
+            .type = S(i ? "u" : "t"), .queue = S("a"), .payload = S("{}"), .max_attempts = -1, .timeout_us = -1};
         struct st_enqueued out;
         char id[ST_ID_MAX + 1];
 
@@ -1249,8 +1232,7 @@ static struct claimer {
 static void claim_all(void *arg)
 {
     struct claimer *c = arg;
-    const struct st_claim_req req = {
-        .worker = S(c->worker), .lease_us = ST_HOUR, .n = 7, .n_run = 7};
+    const struct st_claim_req req = {.worker = S(c->worker), .lease_us = ST_HOUR, .n = 7, .n_run = 7};
     struct st_job *got[7];
     int dry = 0;
 
@@ -1339,14 +1321,12 @@ static struct stormer {
     stint_error err;
 } stormers[5];
 static atomic_bool storm_over;
-static pthread_mutex_t storm_mutex =
-    PTHREAD_MUTEX_INITIALIZER; /* of the ids: the operator adds new jobs */
+static pthread_mutex_t storm_mutex = PTHREAD_MUTEX_INITIALIZER; /* of the ids: the operator adds new jobs */
 
 /* Busy is an answer; a deadlock is none. */
 static bool told(struct stormer *m, stint_code code, const stint_error *err)
 {
-    if (code == STINT_EAGAIN &&
-        (strcmp(err->detail, "55P03") == 0 || strcmp(err->detail, "40001") == 0)) {
+    if (code == STINT_EAGAIN && (strcmp(err->detail, "55P03") == 0 || strcmp(err->detail, "40001") == 0)) {
         m->busy++;
         return false;
     }
@@ -1362,8 +1342,7 @@ static unsigned dice(struct stormer *m, unsigned n)
     return (unsigned)rand_r(&m->seed) % n;
 }
 
-static void storm_end(struct stormer *m, const struct st_claim_req *req, struct st_job **got,
-                      size_t n)
+static void storm_end(struct stormer *m, const struct st_claim_req *req, struct st_job **got, size_t n)
 {
     struct st_finish f[6];
     struct st_renew r[6];
@@ -1380,8 +1359,7 @@ static void storm_end(struct stormer *m, const struct st_claim_req *req, struct 
                                   .outcome = (enum st_outcome)dice(m, 5),
                                   .started_ago_us = -1,
                                   .exit_code = -1};
-        r[i] = (struct st_renew){
-            .id = f[i].id, .fence = f[i].fence, .lease_us = 5 * ST_MS, .started_ago_us = -1};
+        r[i] = (struct st_renew){.id = f[i].id, .fence = f[i].fence, .lease_us = 5 * ST_MS, .started_ago_us = -1};
     }
     if (dice(m, 2))
         told(m, st_store_renew(m->s, 0, r, n, &err), &err);
@@ -1396,8 +1374,7 @@ static void storm_end(struct stormer *m, const struct st_claim_req *req, struct 
 static void storm_work(struct stormer *m)
 {
     const struct st_slice me = S(m->which ? "w1" : "w0");
-    const struct st_claim_req req = {
-        .worker = me, .lease_us = 5 * ST_MS, .n = 6, .n_run = dice(m, 7)};
+    const struct st_claim_req req = {.worker = me, .lease_us = 5 * ST_MS, .n = 6, .n_run = dice(m, 7)};
     struct st_job *got[6] = {NULL};
     stint_error err = {0};
     size_t n = 0, given;
@@ -1490,8 +1467,7 @@ static void storm_reap(struct stormer *m)
 
 static void storm(void *arg)
 {
-    static void (*const parts[])(struct stormer * m) = {storm_work, storm_work, storm_reap,
-                                                        storm_steer, storm_take};
+    static void (*const parts[])(struct stormer * m) = {storm_work, storm_work, storm_reap, storm_steer, storm_take};
     struct stormer *m = arg;
 
     while (!atomic_load(&storm_over) && !atomic_load(&lab_over) && !m->code)
@@ -1500,28 +1476,19 @@ static void storm(void *arg)
 
 static void check_keys(void)
 {
-    assert_int_equal(
-        lab_int(
-            watch,
-            "SELECT count(*) FROM (SELECT id FROM ready WHERE keyed UNION ALL SELECT id FROM lease"
-            " WHERE keyed) x WHERE NOT EXISTS (SELECT FROM ukey k WHERE k.id = x.id AND k.mode = "
-            "1)"),
-        0);
-    assert_int_equal(
-        lab_int(watch,
-                "SELECT count(*) FROM ukey k WHERE k.mode = 1 AND NOT EXISTS (SELECT FROM ready r"
-                " WHERE r.id = k.id) AND NOT EXISTS (SELECT FROM lease l WHERE l.id = k.id)"),
-        0);
+    assert_int_equal(lab_int(watch,
+                             "SELECT count(*) FROM (SELECT id FROM ready WHERE keyed UNION ALL SELECT id FROM lease"
+                             " WHERE keyed) x WHERE NOT EXISTS (SELECT FROM ukey k WHERE k.id = x.id AND k.mode = "
+                             "1)"),
+                     0);
+    assert_int_equal(lab_int(watch, "SELECT count(*) FROM ukey k WHERE k.mode = 1 AND NOT EXISTS (SELECT FROM ready r"
+                                    " WHERE r.id = k.id) AND NOT EXISTS (SELECT FROM lease l WHERE l.id = k.id)"),
+                     0);
     /* the fences of a job are those of its attempts, one after the other, save what was given back
      */
-    assert_int_equal(
-        lab_int(watch,
-                "SELECT count(*) FROM ended d JOIN ready r USING (id) WHERE d.fence > r.fence"),
-        0);
-    assert_int_equal(
-        lab_int(watch,
-                "SELECT count(*) FROM ended d JOIN lease l USING (id) WHERE d.fence >= l.fence"),
-        0);
+    assert_int_equal(lab_int(watch, "SELECT count(*) FROM ended d JOIN ready r USING (id) WHERE d.fence > r.fence"), 0);
+    assert_int_equal(lab_int(watch, "SELECT count(*) FROM ended d JOIN lease l USING (id) WHERE d.fence >= l.fence"),
+                     0);
 }
 
 static void a_storm_leaves_each_job_in_one_place(void)
@@ -1553,8 +1520,7 @@ static void a_storm_leaves_each_job_in_one_place(void)
     }
     print_message("claimed %zu and %zu, reaped %zu, asked for by id %zu times, steered %zu times; "
                   "busy %zu times\n",
-                  stormers[0].done, stormers[1].done, stormers[2].done, stormers[4].done,
-                  stormers[3].done, busy);
+                  stormers[0].done, stormers[1].done, stormers[2].done, stormers[4].done, stormers[3].done, busy);
     assert_true(stormers[0].done + stormers[1].done > 0);
     check_keys();
 }
@@ -1587,15 +1553,13 @@ static void everything_works_in_a_database_that_is_published(void)
     hold_jobs(5);
     lab_exec(watch, "SET client_min_messages = error");
     publish();
-    assert_int_equal(
-        lab_intf(
-            watch,
-            "SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE "
-            "n.nspname = '%s'"
-            " AND c.relkind IN ('r', 'p') AND c.relreplident = 'd'"
-            " AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)",
-            kit_schema),
-        0);
+    assert_int_equal(lab_intf(watch,
+                              "SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE "
+                              "n.nspname = '%s'"
+                              " AND c.relkind IN ('r', 'p') AND c.relreplident = 'd'"
+                              " AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)",
+                              kit_schema),
+                     0);
     assert_int_equal(claim_as(us, "w1", T0, jobs + 5, 1), 0);
     now_do(renew, us, 0);
     OK(second.verdict);
@@ -1660,11 +1624,9 @@ static void two_who_make_the_schema_make_one(void)
 
     memset(openers, 0, sizeof(openers));
     lab_exec(c, "BEGIN");
-    lab_execf(c, "SELECT pg_advisory_xact_lock(hashtextextended('stint migrate %s_m', 0))",
-              kit_schema);
+    lab_execf(c, "SELECT pg_advisory_xact_lock(hashtextextended('stint migrate %s_m', 0))", kit_schema);
     for (int i = 0; i < 2; i++) {
-        snprintf(openers[i].url, sizeof(openers[i].url), "%s_m&application_name=maker%d-%s",
-                 kit_url, i, kit_schema);
+        snprintf(openers[i].url, sizeof(openers[i].url), "%s_m&application_name=maker%d-%s", kit_url, i, kit_schema);
         r[i] = lab_start(open_one, &openers[i]);
     }
     lab_until_waits(r[0], watch, "maker0");
@@ -1676,12 +1638,10 @@ static void two_who_make_the_schema_make_one(void)
             fail_msg("%s", openers[i].err.message);
         st_store_close(openers[i].s);
     }
-    assert_int_equal(
-        lab_intf(c, "SELECT count(*) - max(version) FROM %s_m.schema_version", kit_schema), 0);
+    assert_int_equal(lab_intf(c, "SELECT count(*) - max(version) FROM %s_m.schema_version", kit_schema), 0);
     lab_exec(c, "SET client_min_messages = error");
-    lab_execf(c,
-              "DROP SCHEMA %s_m CASCADE; DROP ROLE IF EXISTS %s_m_enqueue, %s_m_worker, %s_m_read",
-              kit_schema, kit_schema, kit_schema, kit_schema);
+    lab_execf(c, "DROP SCHEMA %s_m CASCADE; DROP ROLE IF EXISTS %s_m_enqueue, %s_m_worker, %s_m_read", kit_schema,
+              kit_schema, kit_schema, kit_schema);
 }
 
 /* ---- the program
@@ -1747,12 +1707,12 @@ static int end(void **state)
     return 0;
 }
 
-#define RACE(name)                                                                                 \
-    {                                                                                              \
-#name, run, begin, end, &(struct race)                                                     \
-        {                                                                                          \
-            name                                                                                   \
-        }                                                                                          \
+#define RACE(name)                                                                                                     \
+    {                                                                                                                  \
+#name, run, begin, end, &(struct race)                                                                         \
+        {                                                                                                              \
+            name                                                                                                       \
+        }                                                                                                              \
     }
 
 int main(int argc, char **argv)

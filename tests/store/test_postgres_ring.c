@@ -99,8 +99,8 @@ static void fill(struct st_pg *s)
              "'bulk', 0), 0, 'default', 'bulk';"
              "INSERT INTO {s}.tally(lane, waiting, succeeded) VALUES ({s}._lane('default', 'bulk', "
              "0), 0, %d)",
-             (long long)then_us, (long long)then_us, slot, (long long)(then_us / 1000), MANY,
-             (long long)then_us, slot, slot, MANY);
+             (long long)then_us, (long long)then_us, slot, (long long)(then_us / 1000), MANY, (long long)then_us, slot,
+             slot, MANY);
     kit_exec(s, sql);
 }
 
@@ -141,8 +141,7 @@ static void add(struct st_pg *s, struct old *o, int64_t due_us)
 
 static void hold(struct st_pg *s, struct old *o, int64_t now_us)
 {
-    struct st_claim_req req = {
-        .now_us = now_us, .worker = S("w1"), .lease_us = 30 * ST_DAY, .n = 1, .n_run = 1};
+    struct st_claim_req req = {.now_us = now_us, .worker = S("w1"), .lease_us = 30 * ST_DAY, .n = 1, .n_run = 1};
     enum st_refusal why;
 
     OK(st_store_acquire(&s->base, S(o->id), &req, &o->job, &why, NULL));
@@ -188,14 +187,12 @@ static int shown(struct st_pg *s, const struct old *o)
 
 static void counts_are_right(struct st_pg *s)
 {
-    assert_int_equal(
-        number(s,
-               "SELECT count(*) FROM (SELECT x.lane FROM (SELECT t.* FROM {s}.tally t UNION ALL "
-               "SELECT c.lane, -c.waiting,"
-               " -c.succeeded, -c.failed, -c.cancelled FROM {s}._counts() c) x GROUP BY x.lane "
-               "HAVING sum(x.waiting) <> 0"
-               " OR sum(x.succeeded) <> 0 OR sum(x.failed) <> 0 OR sum(x.cancelled) <> 0) wrong"),
-        0);
+    assert_int_equal(number(s, "SELECT count(*) FROM (SELECT x.lane FROM (SELECT t.* FROM {s}.tally t UNION ALL "
+                               "SELECT c.lane, -c.waiting,"
+                               " -c.succeeded, -c.failed, -c.cancelled FROM {s}._counts() c) x GROUP BY x.lane "
+                               "HAVING sum(x.waiting) <> 0"
+                               " OR sum(x.succeeded) <> 0 OR sum(x.failed) <> 0 OR sum(x.cancelled) <> 0) wrong"),
+                     0);
     assert_int_equal(number(s, "SELECT count(*) FROM {s}._strays()"), 0);
 }
 
@@ -367,8 +364,7 @@ static void what_comes_while_it_is_emptied_is_kept(void **state)
     assert_int_equal(shown(s, &fresh), ST_SHOW_PENDING);
     counts_are_right(s);
 
-    OK(end(s, &later, 0,
-           ST_OUT_SUCCEEDED)); /* and what ends after that, until the next time round */
+    OK(end(s, &later, 0, ST_OUT_SUCCEEDED)); /* and what ends after that, until the next time round */
     fill(s);
     ring_round(s);
     assert_int_equal(in_slot(s, "entry") + in_slot(s, "ended"), 0);
@@ -415,8 +411,7 @@ static void a_reader_elsewhere_does_not_disturb(void **state)
 
     (void)state;
     fill(s);
-    snprintf(sql, sizeof(sql),
-             "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM {s}.entry_%d",
+    snprintf(sql, sizeof(sql), "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM {s}.entry_%d",
              (slot + 1) % 16);
     reader = session(s, sql);
     ring_round(s);
@@ -447,8 +442,7 @@ static void a_reader_of_the_slot_makes_it_give_up_for_now(void **state)
     assert_int_equal(in_slot(s, "ended"), MANY);
     PQfinish(reader);
     /* even while it has the slot for itself nobody else needs it for an enqueue of now */
-    snprintf(sql, sizeof(sql),
-             "BEGIN; LOCK TABLE {s}.entry_%d, {s}.ended_%d IN ACCESS EXCLUSIVE MODE", slot, slot);
+    snprintf(sql, sizeof(sql), "BEGIN; LOCK TABLE {s}.entry_%d, {s}.ended_%d IN ACCESS EXCLUSIVE MODE", slot, slot);
     locker = session(s, sql);
     s->base.timeout_ms = 3000;
     then_us = st_clock_real_us();
@@ -610,7 +604,8 @@ static void an_old_id_is_found_where_it_is_kept(void **state)
                                        .timeout_us = -1};
         struct st_enqueued out;
 
-        st_store_enqueue(&s->base, 0, &job, 1, &out, &kit_err); /* as before, or refused if it was another: never a second one */
+        /* as before, or refused if it was another: never a second one */
+        st_store_enqueue(&s->base, 0, &job, 1, &out, &kit_err);
     }
     assert_int_equal(number(s, "SELECT count(*) FROM {s}.entry"), 1);
     assert_int_equal(number(s, "SELECT count(*) FROM {s}.ready"), 1);
@@ -626,8 +621,7 @@ static void a_job_that_is_being_revived_is_not_removed(void **state)
 
     (void)state;
     add_ended(s, &failed, then_us - 90 * ST_DAY, ST_OUT_FAILED);
-    snprintf(sql, sizeof(sql), "BEGIN; SELECT * FROM {s}._retry(0, ARRAY[{s}._key('%s')])",
-             failed.id);
+    snprintf(sql, sizeof(sql), "BEGIN; SELECT * FROM {s}._retry(0, ARRAY[{s}._key('%s')])", failed.id);
     c = session(s, sql);
     assert_int_equal(prune(s, 0), 0);
     PQclear(PQexec(c, "COMMIT"));
@@ -650,8 +644,7 @@ static void counts_are_added_up_and_lanes_made_one(void **state)
                 "% 5, 't' FROM generate_series(1, 20) i");
     OK(step(s, CHORE_FOLD, EPOCH));
     assert_int_equal(number(s, "SELECT count(*) FROM {s}.tally"), 3);
-    assert_int_equal(number(s, "SELECT sum(waiting) * 1000000 + sum(failed) FROM {s}.tally"),
-                     3000006000);
+    assert_int_equal(number(s, "SELECT sum(waiting) * 1000000 + sum(failed) FROM {s}.tally"), 3000006000);
     assert_int_equal(number(s, "SELECT count(*) FROM {s}.lane"), 5);
     assert_int_equal(number(s, "SELECT count(DISTINCT lane) FROM {s}.lane"), 5);
     OK(step(s, CHORE_FOLD, EPOCH)); /* few rows are left as they are */
@@ -673,8 +666,7 @@ static void dead_rows_are_vacuumed_where_it_pays(void **state)
     KIT_DIRECT;
     kit_exec(s, "ALTER TABLE {s}.tally SET (autovacuum_enabled = off)");
     pin = session(s, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM {s}.lane");
-    kit_exec(s,
-             "INSERT INTO {s}.tally(lane, waiting) SELECT i, 1 FROM generate_series(1, 20000) i");
+    kit_exec(s, "INSERT INTO {s}.tally(lane, waiting) SELECT i, 1 FROM generate_series(1, 20000) i");
     kit_exec(s, "DELETE FROM {s}.tally");
     st_pg_conn_drop(s); /* a session tells what it has done when it ends, at the latest */
     for (i = 0; dead_rows(s) < 20000 && i < 500; i++)
@@ -711,9 +703,8 @@ static void what_an_interrupted_reindex_left_is_cleared_away(void **state)
     KIT_DIRECT;
     pin = session(s, "BEGIN; DELETE FROM {s}.ready");
     kit_exec(s, "SET lock_timeout = '200ms'");
-    assert_int_not_equal(
-        st_pg_exec(s, "REINDEX INDEX CONCURRENTLY {s}.ready_id", NULL, true, NULL, &kit_err),
-        STINT_OK);
+    assert_int_not_equal(st_pg_exec(s, "REINDEX INDEX CONCURRENTLY {s}.ready_id", NULL, true, NULL, &kit_err),
+                         STINT_OK);
     kit_exec(s, "RESET lock_timeout");
     PQfinish(pin);
     assert_int_equal(number(s, "SELECT count(*) FROM pg_index i JOIN pg_class c ON c.oid = "
@@ -745,15 +736,13 @@ static void an_index_that_is_large_for_nothing_is_rebuilt(void **state)
         kit_exec(s, "VACUUM {s}.ready");
         assert_true(number(s, "SELECT pg_indexes_size('{s}.ready')") > 128 << 20);
         st_pg_conn_drop(s); /* a session tells what it has done when it ends, at the latest */
-        for (int i = 0; i < 1000 && number(s, "SELECT pg_indexes_size('{s}.ready')") > 1 << 20;
-             i++) {
+        for (int i = 0; i < 1000 && number(s, "SELECT pg_indexes_size('{s}.ready')") > 1 << 20; i++) {
             step(s, CHORE_REINDEX, EPOCH); /* not while others are at it: it tries again */
             usleep(10000);
         }
         assert_true(number(s, "SELECT pg_indexes_size('{s}.ready')") < 1 << 20);
         assert_int_equal(number(s, "SELECT count(*) FROM pg_index WHERE NOT indisvalid"), 0);
-        assert_int_equal(
-            number(s, "SELECT CASE current_setting('lock_timeout') WHEN '0' THEN 1 END"), 1);
+        assert_int_equal(number(s, "SELECT CASE current_setting('lock_timeout') WHEN '0' THEN 1 END"), 1);
     }
     done(s);
 }

@@ -128,8 +128,13 @@ static char last_id[ST_ID_MAX + 1];
 
 static stint_code try_add(struct st_store *s, const char *id, const char *queue, int64_t due_us)
 {
-    struct st_new_job j = {.id = S(id), .type = S("t"), .queue = S(queue), .payload = S("{}"), .due_us = due_us,
-                           .max_attempts = -1, .timeout_us = -1};
+    struct st_new_job j = {.id = S(id),
+                           .type = S("t"),
+                           .queue = S(queue),
+                           .payload = S("{}"),
+                           .due_us = due_us,
+                           .max_attempts = -1,
+                           .timeout_us = -1};
     struct st_enqueued out;
 
     return st_store_enqueue(s, 0, &j, 1, &out, NULL);
@@ -213,7 +218,8 @@ static int64_t sleepers(const char *queue)
 
     snprintf(text, sizeof(text),
              "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock' AND granted"
-             " AND (classid::int8 << 32 | objid::int8) = {s}._sleeper('%s')", queue);
+             " AND (classid::int8 << 32 | objid::int8) = {s}._sleeper('%s')",
+             queue);
     return sql(text);
 }
 
@@ -487,7 +493,8 @@ static void what_is_committed_late_is_found_by_looking_again(void **state)
 static void who_adds_in_a_transaction_of_its_own_is_in_nobodys_way(void **state)
 {
     struct st_store *s = open_one(), *other = open_one();
-    struct st_new_job j = {.type = S("t"), .queue = S("mail"), .payload = S("{}"), .max_attempts = -1, .timeout_us = -1};
+    struct st_new_job j = {
+        .type = S("t"), .queue = S("mail"), .payload = S("{}"), .max_attempts = -1, .timeout_us = -1};
     struct st_enqueued out;
     struct waiter w;
 

@@ -242,9 +242,9 @@ static void silence_is_eunknown_only_after_something_was_sent(void **state)
 
 /* ---- connections that are cut ------------------------------------------------------------------------ */
 
-#define CUTS_MS 1000
+#define CUTS_MS   1000
 #define PER_BATCH 40
-#define LARGE 200000
+#define LARGE     200000
 
 struct cutter {
     pthread_t thread;
@@ -490,18 +490,24 @@ static void what_a_script_was_refused_is_understood(void **state)
         const char *said, *word;
         stint_code code;
     } cases[] = {
-        {"OOM command not allowed when used memory > 'maxmemory'. script: f00, on @user_script:1.", "OOM", STINT_ESTORE},
-        {"ERR Error running script (call to f_0a1b): @user_script:7: @user_script: 7: -OOM command not allowed", "OOM", STINT_ESTORE},
-        {"ERR Error running script (call to f_0a1b): @user_script:7: @user_script: 7: -READONLY You can't", "READONLY", STINT_ESTORE},
-        {"ERR Error running script (call to f_0a1b): @user_script:7: -NOREPLICAS Not enough", "NOREPLICAS", STINT_EAGAIN},
-        {"ERR Error running script (call to f_0a1b): @user_script:7: WRONGTYPE Operation against", "WRONGTYPE", STINT_ESTORE},
+        {"OOM command not allowed when used memory > 'maxmemory'. script: f00, on @user_script:1.", "OOM",
+         STINT_ESTORE},
+        {"ERR Error running script (call to f_0a1b): @user_script:7: @user_script: 7: -OOM command not allowed", "OOM",
+         STINT_ESTORE},
+        {"ERR Error running script (call to f_0a1b): @user_script:7: @user_script: 7: -READONLY You can't", "READONLY",
+         STINT_ESTORE},
+        {"ERR Error running script (call to f_0a1b): @user_script:7: -NOREPLICAS Not enough", "NOREPLICAS",
+         STINT_EAGAIN},
+        {"ERR Error running script (call to f_0a1b): @user_script:7: WRONGTYPE Operation against", "WRONGTYPE",
+         STINT_ESTORE},
         {"ERR Error running script (call to f_0a1b): @user_script:7: Script attempted", "ERR", STINT_ESTORE},
     };
 
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char said[160];
-        const redisReply r = {.type = REDIS_REPLY_ERROR, .str = said, .len = (size_t)snprintf(said, sizeof(said), "%s", cases[i].said)};
+        const redisReply r = {
+            .type = REDIS_REPLY_ERROR, .str = said, .len = (size_t)snprintf(said, sizeof(said), "%s", cases[i].said)};
         stint_error err = {0};
 
         assert_int_equal(st_redis_error("here", &r, &err), cases[i].code);
@@ -586,7 +592,11 @@ static void messages_are_heard_in_their_order(void **state)
 
     (void)state;
     for (int i = 0; i < 3; i++)
-        OK(kit_do(r, ST_REDIS_WRITE, i == 0 ? "PUBLISH news one" : i == 1 ? "PUBLISH other x" : "PUBLISH news two", NULL, NULL));
+        OK(kit_do(r, ST_REDIS_WRITE,
+                  i == 0   ? "PUBLISH news one"
+                  : i == 1 ? "PUBLISH other x"
+                           : "PUBLISH news two",
+                  NULL, NULL));
     heard(e, "news", "one");
     heard(e, "news", "two");
     OK(st_redis_ear_next(e, 10, &c, &m, &kit_err));
@@ -724,7 +734,8 @@ static void only_the_right_server_is_trusted(void **state)
     }
 }
 
-/* ---- Sentinel ------------------------------------------------------------------------------------------------------- */
+/* ---- Sentinel -------------------------------------------------------------------------------------------------------
+ */
 
 static void a_failover_is_followed(void **state)
 {
@@ -786,7 +797,8 @@ static void the_url_of_a_sentinel_alone_is_told_from_a_servers(void **state)
     st_redis_close(r);
 }
 
-/* ---- Cluster ----------------------------------------------------------------------------------------------------------- */
+/* ---- Cluster
+ * ----------------------------------------------------------------------------------------------------------- */
 
 /* {a} is slot 15495: of master 3; {b} 3300: of 1; {c} 7365: of 2. */
 static void a_batch_goes_to_all_nodes(void **state)
@@ -817,7 +829,8 @@ static void a_plain_url_of_a_node_is_a_cluster(void **state)
     struct st_redis *r;
 
     (void)state;
-    snprintf(url, sizeof(url), "redis://%.*s", (int)strcspn(strstr(kit_url(), "://") + 3, ","), strstr(kit_url(), "://") + 3);
+    snprintf(url, sizeof(url), "redis://%.*s", (int)strcspn(strstr(kit_url(), "://") + 3, ","),
+             strstr(kit_url(), "://") + 3);
     r = kit_open_url(url, 0);
     OK(kit_do(r, ST_REDIS_WRITE, "SET {a} 1", NULL, NULL));
     OK(kit_do(r, ST_REDIS_WRITE, "SET {b} 1", NULL, NULL));
@@ -849,8 +862,8 @@ static void moved_and_ask_are_followed(void **state)
     OK(kit_do(r, ST_REDIS_WRITE, "SET {b} 5", NULL, NULL));
     kit_do(r, ST_REDIS_WRITE, "DEL {b}new", NULL, NULL);
     move_slot(true);
-    assert_int_equal(kit_int(r, ST_REDIS_READ, "GET {b}"), 5);          /* still there */
-    assert_int_equal(kit_int(r, ST_REDIS_WRITE, "INCR {b}new"), 1);     /* ASK: the new node takes what is new */
+    assert_int_equal(kit_int(r, ST_REDIS_READ, "GET {b}"), 5);      /* still there */
+    assert_int_equal(kit_int(r, ST_REDIS_WRITE, "INCR {b}new"), 1); /* ASK: the new node takes what is new */
     OK(kit_do(r, ST_REDIS_WRITE | ST_REDIS_ALL, "SCRIPT FLUSH", NULL, NULL));
     {
         struct st_redis_batch b;
@@ -887,7 +900,8 @@ static void a_cluster_with_a_hole_is_eagain(void **state)
     kit_ctl("start 1");
     kit_ctl("start 4");
     st_redis_timeout(r, LONG_MS);
-    assert_int_equal(kit_int(r, ST_REDIS_WRITE, line), 1); /* what it was is lost with the server, and nothing came later */
+    /* what it was is lost with the server, and nothing came later */
+    assert_int_equal(kit_int(r, ST_REDIS_WRITE, line), 1);
     st_redis_close(r);
 }
 
@@ -910,7 +924,8 @@ static void a_failed_node_is_replaced(void **state)
     st_redis_close(r);
 }
 
-/* ---- all of it ------------------------------------------------------------------------------------------------------------- */
+/* ---- all of it
+ * ------------------------------------------------------------------------------------------------------------- */
 
 int main(void)
 {
@@ -954,10 +969,8 @@ int main(void)
         cmocka_unit_test(a_failover_is_followed),
     };
     const struct CMUnitTest cluster[] = {
-        cmocka_unit_test(a_batch_goes_to_all_nodes),
-        cmocka_unit_test(a_plain_url_of_a_node_is_a_cluster),
-        cmocka_unit_test(moved_and_ask_are_followed),
-        cmocka_unit_test(a_failed_node_is_replaced),
+        cmocka_unit_test(a_batch_goes_to_all_nodes),       cmocka_unit_test(a_plain_url_of_a_node_is_a_cluster),
+        cmocka_unit_test(moved_and_ask_are_followed),      cmocka_unit_test(a_failed_node_is_replaced),
         cmocka_unit_test(a_cluster_with_a_hole_is_eagain),
     };
     int failed;

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_redis_look.c - what only a Redis store shows: jobs of stock programs, its workers in asynq's eyes, waiting for stock producers.
+ * test_redis_look.c - what only a Redis store shows: jobs of stock programs, its workers in asynq's eyes, waiting for
+ * stock producers.
  *
- * Beside a server that is thrown away (scripts/redis-test).  What a stock program does is done here with its own commands, key by key.
+ * Beside a server that is thrown away (scripts/redis-test).  What a stock program does is done here with its own
+ * commands, key by key.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,9 +25,9 @@
 #include "store/redis_int.h"
 #include "store/store.h"
 
-#define S(text) st_slice_cstr(text)
-#define SEC     ST_SEC
-#define T0      ((int64_t)1700000000 * ST_SEC)
+#define S(text)  st_slice_cstr(text)
+#define SEC      ST_SEC
+#define T0       ((int64_t)1700000000 * ST_SEC)
 #define OK(call) assert_int_equal((call), STINT_OK)
 
 /* ---- the server, raw -------------------------------------------------------------------------------------- */
@@ -55,9 +57,12 @@ static int64_t cmdv(const struct st_slice *argv, size_t n, char *text, size_t si
     return got;
 }
 
-#define CMD(...) cmdv((const struct st_slice[]){__VA_ARGS__}, sizeof((const struct st_slice[]){__VA_ARGS__}) / sizeof(struct st_slice), NULL, 0)
-#define ASK(text, ...)                                                                                                          \
-    cmdv((const struct st_slice[]){__VA_ARGS__}, sizeof((const struct st_slice[]){__VA_ARGS__}) / sizeof(struct st_slice), text, sizeof(text))
+#define CMD(...)                                                                                                       \
+    cmdv((const struct st_slice[]){__VA_ARGS__},                                                                       \
+         sizeof((const struct st_slice[]){__VA_ARGS__}) / sizeof(struct st_slice), NULL, 0)
+#define ASK(text, ...)                                                                                                 \
+    cmdv((const struct st_slice[]){__VA_ARGS__},                                                                       \
+         sizeof((const struct st_slice[]){__VA_ARGS__}) / sizeof(struct st_slice), text, sizeof(text))
 
 static struct st_store *store_open(const char *more)
 {
@@ -97,9 +102,16 @@ struct stock {
 
 static void stock_msg(const struct stock *t, struct st_buf *b)
 {
-    const struct st_redis_msg m = {.type = S(t->type), .payload = S(t->payload), .id = S(t->id), .queue = S(t->queue),
-                                   .retry = t->retry, .retried = t->retried, .error_msg = S(t->error),
-                                   .last_failed_s = t->last_failed, .retention_s = t->retention, .completed_s = t->completed};
+    const struct st_redis_msg m = {.type = S(t->type),
+                                   .payload = S(t->payload),
+                                   .id = S(t->id),
+                                   .queue = S(t->queue),
+                                   .retry = t->retry,
+                                   .retried = t->retried,
+                                   .error_msg = S(t->error),
+                                   .last_failed_s = t->last_failed,
+                                   .retention_s = t->retention,
+                                   .completed_s = t->completed};
 
     st_redis_msg_write(&m, b);
     if (t->header) { /* 15: a map's entry */
@@ -167,12 +179,18 @@ static struct st_job_info get(struct st_store *s, const char *id)
     return i;
 }
 
-/* ---- looking at stock jobs ---------------------------------------------------------------------------------------- */
+/* ---- looking at stock jobs ----------------------------------------------------------------------------------------
+ */
 
 static void a_stock_task_is_shown_with_what_is_known_of_it(void **state)
 {
-    const struct stock t = {.type = "email:send", .payload = "{\"a\":1}", .id = ID1, .queue = "mail", .retry = 25,
-                            .header = "traceparent", .value = "00-ab"};
+    const struct stock t = {.type = "email:send",
+                            .payload = "{\"a\":1}",
+                            .id = ID1,
+                            .queue = "mail",
+                            .retry = 25,
+                            .header = "traceparent",
+                            .value = "00-ab"};
     struct st_job_info i;
 
     stock_enqueue(&t, T0 - 5 * SEC);
@@ -193,7 +211,13 @@ static void a_stock_task_is_shown_with_what_is_known_of_it(void **state)
 
 static void a_stock_task_to_be_tried_again_shows_its_error(void **state)
 {
-    const struct stock t = {.type = "x", .id = ID1, .queue = "q", .payload = "", .retry = 3, .retried = 2, .error = "boom",
+    const struct stock t = {.type = "x",
+                            .id = ID1,
+                            .queue = "q",
+                            .payload = "",
+                            .retry = 3,
+                            .retried = 2,
+                            .error = "boom",
                             .last_failed = T0 / SEC - 1};
     struct st_job_info i;
 
@@ -210,8 +234,14 @@ static void a_stock_task_to_be_tried_again_shows_its_error(void **state)
 
 static void what_stock_servers_have_done_is_shown(void **state)
 {
-    const struct stock good = {.type = "good", .id = ID1, .queue = "q", .payload = "", .retention = 600, .completed = T0 / SEC - 10};
-    const struct stock bad = {.type = "bad", .id = ID2, .queue = "q", .payload = "", .retry = 1, .retried = 1,
+    const struct stock good = {
+        .type = "good", .id = ID1, .queue = "q", .payload = "", .retention = 600, .completed = T0 / SEC - 10};
+    const struct stock bad = {.type = "bad",
+                              .id = ID2,
+                              .queue = "q",
+                              .payload = "",
+                              .retry = 1,
+                              .retried = 1,
                               .error = "asynq: task lease expired"};
     struct st_redis_key key;
     struct st_job_info i;
@@ -271,7 +301,8 @@ static void a_damaged_message_is_shown_all_the_same(void **state)
     st_job_info_clear(&i);
 }
 
-/* ---- lists ------------------------------------------------------------------------------------------------------------ */
+/* ---- lists
+ * ------------------------------------------------------------------------------------------------------------ */
 
 static void many_stock_tasks_are_listed_each_once(void **state)
 {
@@ -356,7 +387,8 @@ static void a_payload_that_was_not_asked_for_does_not_leave_the_server(void **st
 
     memset(big, 'p', sizeof(big) - 1);
     stock_enqueue(&t, T0);
-    ASK(before, S("EVAL"), S("return string.match(redis.call('INFO', 'stats'), 'total_net_output_bytes:(%d+)')"), S("0"));
+    ASK(before, S("EVAL"), S("return string.match(redis.call('INFO', 'stats'), 'total_net_output_bytes:(%d+)')"),
+        S("0"));
     OK(st_store_list(*state, &req, &list, &n, &next, NULL));
     ASK(out, S("EVAL"), S("return string.match(redis.call('INFO', 'stats'), 'total_net_output_bytes:(%d+)')"), S("0"));
     assert_int_equal(n, 1);
@@ -365,12 +397,15 @@ static void a_payload_that_was_not_asked_for_does_not_leave_the_server(void **st
     st_job_info_list_free(list, n);
 }
 
-/* ---- retention ----------------------------------------------------------------------------------------------------------- */
+/* ---- retention
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static void the_janitor_takes_what_its_own_retention_has_let_go(void **state)
 {
-    const struct stock old = {.type = "x", .id = ID1, .queue = "q", .payload = "", .retention = 5, .completed = T0 / SEC - 10};
-    const struct stock young = {.type = "x", .id = ID2, .queue = "q", .payload = "", .retention = 60, .completed = T0 / SEC - 10};
+    const struct stock old = {
+        .type = "x", .id = ID1, .queue = "q", .payload = "", .retention = 5, .completed = T0 / SEC - 10};
+    const struct stock young = {
+        .type = "x", .id = ID2, .queue = "q", .payload = "", .retention = 60, .completed = T0 / SEC - 10};
     const struct st_prune_req req = {.now_us = T0, .keep = {SEC, SEC, SEC}, .limit = 10};
     struct st_pruned gone;
     int64_t again;
@@ -390,7 +425,8 @@ static void the_janitor_takes_what_its_own_retention_has_let_go(void **state)
 
 static void a_stale_leader_does_no_upkeep(void **state)
 {
-    const struct stock old = {.type = "x", .id = ID1, .queue = "q", .payload = "", .retention = 5, .completed = T0 / SEC - 10};
+    const struct stock old = {
+        .type = "x", .id = ID1, .queue = "q", .payload = "", .retention = 5, .completed = T0 / SEC - 10};
     const struct st_prune_req req = {.now_us = T0, .epoch = 7, .limit = 10};
     struct st_pruned gone;
     int64_t again;
@@ -400,7 +436,8 @@ static void a_stale_leader_does_no_upkeep(void **state)
     assert_int_equal(CMD(S("EXISTS"), S("asynq:{q}:t:" ID1)), 1);
 }
 
-/* ---- workers --------------------------------------------------------------------------------------------------------------- */
+/* ---- workers
+ * --------------------------------------------------------------------------------------------------------------- */
 
 static char logged[8192];
 
@@ -413,8 +450,16 @@ static void remember(void *arg, enum st_log_level level, const char *line, size_
     snprintf(logged + at, sizeof(logged) - at, "%.*s\n", (int)len, line);
 }
 
-static const struct st_worker_info worker = {.id = "w-1", .host = "web1", .boot_id = "b", .pid = 4711, .pid_start = 9, .slots = 10,
-                                             .running = 0, .queues = "[\"mail\",\"default\"]", .types = "[]", .healthy = true,
+static const struct st_worker_info worker = {.id = "w-1",
+                                             .host = "web1",
+                                             .boot_id = "b",
+                                             .pid = 4711,
+                                             .pid_start = 9,
+                                             .slots = 10,
+                                             .running = 0,
+                                             .queues = "[\"mail\",\"default\"]",
+                                             .types = "[]",
+                                             .healthy = true,
                                              .started_us = T0};
 
 static void a_worker_is_shown_to_asynqs_inspector(void **state)
@@ -429,8 +474,12 @@ static void a_worker_is_shown_to_asynqs_inspector(void **state)
     assert_true(CMD(S("TTL"), S(key)) > 10);
     ASK(info, S("GET"), S(key));
     /* 1 host, 2 pid, 3 server_id, 4 concurrency, 5 queues, 6 strict, 7 status */
-    assert_memory_equal(info, "\x0a\x04web1\x10\xe7\x24\x1a\x03w-1\x20\x0a\x2a\x08\x0a\x04mail\x10\x02\x2a\x0b\x0a\x07" "default\x10\x01"
-                              "\x30\x01\x3a\x06" "active", 49);
+    assert_memory_equal(info,
+                        "\x0a\x04web1\x10\xe7\x24\x1a\x03w-1\x20\x0a\x2a\x08\x0a\x04mail\x10\x02\x2a\x0b\x0a\x07"
+                        "default\x10\x01"
+                        "\x30\x01\x3a\x06"
+                        "active",
+                        49);
     OK(st_store_worker_remove(*state, 0, S("w-1"), false, 0, 0, NULL));
     assert_int_equal(CMD(S("EXISTS"), S(key), S("asynq:servers"), S("asynq:workers")), 0);
 }
@@ -507,12 +556,14 @@ static void evictions_are_told_of(void **state)
     st_log_set_sink(NULL, NULL, false);
 }
 
-/* ---- runqy ------------------------------------------------------------------------------------------------------------------ */
+/* ---- runqy
+ * ------------------------------------------------------------------------------------------------------------------ */
 
 static struct st_job *claim_one(struct st_store *s)
 {
     const struct st_slice q[1] = {S("inference")};
-    const struct st_claim_req req = {.worker = S("w-1"), .queues = q, .n_queues = 1, .lease_us = 60 * SEC, .n = 1, .n_run = 1};
+    const struct st_claim_req req = {
+        .worker = S("w-1"), .queues = q, .n_queues = 1, .lease_us = 60 * SEC, .n = 1, .n_run = 1};
     struct st_job *job = NULL;
     stint_error err = {0};
     size_t n;
@@ -524,8 +575,13 @@ static struct st_job *claim_one(struct st_store *s)
 
 static void finish(struct st_store *s, struct st_job *job, const char *result)
 {
-    struct st_finish f = {.id = S(job->id), .fence = job->fence, .ref = job->ref, .outcome = ST_OUT_SUCCEEDED, .result = S(result),
-                          .started_ago_us = 0, .exit_code = -1};
+    struct st_finish f = {.id = S(job->id),
+                          .fence = job->fence,
+                          .ref = job->ref,
+                          .outcome = ST_OUT_SUCCEEDED,
+                          .result = S(result),
+                          .started_ago_us = 0,
+                          .exit_code = -1};
 
     OK(st_store_finish(s, 0, &f, 1, NULL));
     OK(f.verdict);
@@ -534,7 +590,11 @@ static void finish(struct st_store *s, struct st_job *job, const char *result)
 
 static void runqys_keys_are_written_beside_asynqs(void **state)
 {
-    const struct st_new_job j = {.id = S("r-1"), .type = S("t"), .queue = S("inference"), .payload = S("{}"), .max_attempts = -1,
+    const struct st_new_job j = {.id = S("r-1"),
+                                 .type = S("t"),
+                                 .queue = S("inference"),
+                                 .payload = S("{}"),
+                                 .max_attempts = -1,
                                  .timeout_us = -1};
     struct st_store *s = store_open("runqy=1");
     struct st_enqueued out;
@@ -559,7 +619,11 @@ static void runqys_keys_are_written_beside_asynqs(void **state)
 
 static void without_storage_nothing_is_kept_of_what_has_ended(void **state)
 {
-    const struct st_new_job j = {.id = S("r-5"), .type = S("t"), .queue = S("inference"), .payload = S("{}"), .max_attempts = -1,
+    const struct st_new_job j = {.id = S("r-5"),
+                                 .type = S("t"),
+                                 .queue = S("inference"),
+                                 .payload = S("{}"),
+                                 .max_attempts = -1,
                                  .timeout_us = -1};
     struct st_store *s = store_open("runqy=1&redis_storage=false");
     struct st_enqueued out;
@@ -618,7 +682,11 @@ static void a_parents_list_is_taken_over_where_its_sub_is_known(void **state)
 
 static void without_runqy_a_queue_is_what_it_is_called(void **state)
 {
-    const struct st_new_job j = {.id = S("r-3"), .type = S("t"), .queue = S("inference"), .payload = S("{}"), .max_attempts = -1,
+    const struct st_new_job j = {.id = S("r-3"),
+                                 .type = S("t"),
+                                 .queue = S("inference"),
+                                 .payload = S("{}"),
+                                 .max_attempts = -1,
                                  .timeout_us = -1};
     struct st_enqueued out;
 
@@ -627,7 +695,8 @@ static void without_runqy_a_queue_is_what_it_is_called(void **state)
     assert_int_equal(CMD(S("EXISTS"), S("asynq:t:r-3")), 0);
 }
 
-/* ---- waiting ------------------------------------------------------------------------------------------------------------------ */
+/* ---- waiting
+ * ------------------------------------------------------------------------------------------------------------------ */
 
 /* Waits until one comes back without news. */
 static unsigned settle(struct st_store *s)
@@ -821,7 +890,8 @@ static void where_tracking_is_not_permitted_it_looks(void **state)
     (void)state;
     CMD(S("ACL"), S("SETUSER"), S("plain"), S("on"), S(">secret"), S("~*"), S("&*"), S("+@all"), S("-client|tracking"));
     assert_non_null(strstr(url, "://"));
-    snprintf(where, sizeof(where), "%.*s://plain:secret@%s", (int)(strstr(url, "://") - url), url, strstr(url, "://") + 3);
+    snprintf(where, sizeof(where), "%.*s://plain:secret@%s", (int)(strstr(url, "://") - url), url,
+             strstr(url, "://") + 3);
     if (st_store_open(where, NULL, &s, &err))
         fail_msg("%s", err.message);
     watch(s, "q", true);
@@ -915,7 +985,8 @@ static void a_watching_wait_is_interrupted(void **state)
     pthread_join(thread, NULL);
 }
 
-/* ---- cancelling as asynq's tools do ------------------------------------------------------------------------------------------------ */
+/* ---- cancelling as asynq's tools do
+ * ------------------------------------------------------------------------------------------------ */
 
 static void a_stock_cancel_reaches_the_worker_that_holds_the_job(void **state)
 {

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_redis_store.c - what only a Redis store writes: asynq's keys and bytes, and what becomes of jobs that stock programs touch.
+ * test_redis_store.c - what only a Redis store writes: asynq's keys and bytes, and what becomes of jobs that stock
+ * programs touch.
  *
- * Beside a server that is thrown away (scripts/redis-test).  What a stock program does is done here with its own commands, move by move.
+ * Beside a server that is thrown away (scripts/redis-test).  What a stock program does is done here with its own
+ * commands, move by move.
  */
 #include "redis_kit.h"
 
@@ -20,13 +22,15 @@
 #define Q        "inference.default"
 #define K(name)  "asynq:{" Q "}:" name
 
-static const char golden[] = "0a11696e666572656e63652e64656661756c7412077b2261223a317d1a2431313131313131312d313131312d343131312d38313131"
-                             "2d3131313131313131313131312211696e666572656e63652e64656661756c74280340ac026080a305";
+static const char golden[] =
+    "0a11696e666572656e63652e64656661756c7412077b2261223a317d1a2431313131313131312d313131312d343131312d38313131"
+    "2d3131313131313131313131312211696e666572656e63652e64656661756c74280340ac026080a305";
 
 static char url[600];
 static struct st_redis *raw;
 
-/* ---- the server, raw ------------------------------------------------------------------------------------------------ */
+/* ---- the server, raw ------------------------------------------------------------------------------------------------
+ */
 
 /* One command; its answer as text ("(nil)" for nothing), or as many elements as there are, joined by blanks. */
 static const char *askv(const char *const *words, size_t n, const struct st_slice *last)
@@ -108,15 +112,25 @@ static const char *msg_hex(const struct st_redis_msg *m)
 /* The message of the job below, as it is at first. */
 static struct st_redis_msg first_msg(void)
 {
-    return (struct st_redis_msg){.type = S(Q), .payload = S("{\"a\":1}"), .id = S(ID), .queue = S(Q), .retry = 3,
-                                 .timeout_s = 300, .retention_s = 86400};
+    return (struct st_redis_msg){.type = S(Q),
+                                 .payload = S("{\"a\":1}"),
+                                 .id = S(ID),
+                                 .queue = S(Q),
+                                 .retry = 3,
+                                 .timeout_s = 300,
+                                 .retention_s = 86400};
 }
 
-/* ---- jobs -------------------------------------------------------------------------------------------------------------- */
+/* ---- jobs
+ * -------------------------------------------------------------------------------------------------------------- */
 
 static struct st_new_job job_of(const char *id)
 {
-    return (struct st_new_job){.id = S(id), .type = S(Q), .queue = S(Q), .payload = S("{\"a\":1}"), .max_attempts = 4,
+    return (struct st_new_job){.id = S(id),
+                               .type = S(Q),
+                               .queue = S(Q),
+                               .payload = S("{\"a\":1}"),
+                               .max_attempts = 4,
                                .timeout_us = 300 * SEC};
 }
 
@@ -149,7 +163,11 @@ static struct st_job *claim(struct st_store *s, int64_t now)
 
 static struct st_finish fin(const struct st_job *job, enum st_outcome outcome)
 {
-    return (struct st_finish){.id = S(job->id), .fence = job->fence, .ref = job->ref, .outcome = outcome, .started_ago_us = -1,
+    return (struct st_finish){.id = S(job->id),
+                              .fence = job->fence,
+                              .ref = job->ref,
+                              .outcome = outcome,
+                              .started_ago_us = -1,
                               .exit_code = -1};
 }
 
@@ -187,7 +205,8 @@ static int done(void **state)
     return 0;
 }
 
-/* ---- a stock program's moves ---------------------------------------------------------------------------------------------- */
+/* ---- a stock program's moves
+ * ---------------------------------------------------------------------------------------------- */
 
 /* As asynq's client enqueues. */
 static void stock_enqueue(const struct st_redis_msg *m, struct st_slice more)
@@ -260,7 +279,8 @@ static void stock_done(void)
     IS("1", "DEL", K("t:" ID));
 }
 
-/* ---- bytes ----------------------------------------------------------------------------------------------------------------- */
+/* ---- bytes
+ * ----------------------------------------------------------------------------------------------------------------- */
 
 static void the_message_is_the_golden_one(void **state)
 {
@@ -284,11 +304,25 @@ static void the_message_is_the_golden_one(void **state)
 
 static void the_packed_field_comes_back_as_it_was(void **state)
 {
-    struct st_redis_task t = {.flags = ST_RT_ACTIVE | ST_RT_META, .skips = 3, .last_outcome = 2, .last_state = ST_PENDING,
-                              .kind = ST_KIND_TIMEOUT, .created_us = T0, .due_us = T0 + 1, .first_started_us = T0 + 2,
-                              .timeout_us = -1, .last_fence = 4, .unique_until_us = T0 + 5, .finished_us = T0 + 6,
-                              .held = ST_CLAIMED, .fence = T0 + 7, .lease_us = T0 + 8, .run_started_us = T0 + 9,
-                              .digest = "0123456789abcdef", .rules = "fedcba9876543210", .worker = "w/1"};
+    struct st_redis_task t = {.flags = ST_RT_ACTIVE | ST_RT_META,
+                              .skips = 3,
+                              .last_outcome = 2,
+                              .last_state = ST_PENDING,
+                              .kind = ST_KIND_TIMEOUT,
+                              .created_us = T0,
+                              .due_us = T0 + 1,
+                              .first_started_us = T0 + 2,
+                              .timeout_us = -1,
+                              .last_fence = 4,
+                              .unique_until_us = T0 + 5,
+                              .finished_us = T0 + 6,
+                              .held = ST_CLAIMED,
+                              .fence = T0 + 7,
+                              .lease_us = T0 + 8,
+                              .run_started_us = T0 + 9,
+                              .digest = "0123456789abcdef",
+                              .rules = "fedcba9876543210",
+                              .worker = "w/1"};
     struct st_redis_task back;
     struct st_buf b;
 
@@ -305,7 +339,8 @@ static void the_packed_field_comes_back_as_it_was(void **state)
 
 static void ended_attempts_are_read_as_far_as_they_are_whole(void **state)
 {
-    const struct st_redis_run told = {.exit_code = -1, .signal = 9, .max_rss_kb = 77, .message = S("boom"), .log_tail = S("")};
+    const struct st_redis_run told = {
+        .exit_code = -1, .signal = 9, .max_rss_kb = 77, .message = S("boom"), .log_tail = S("")};
     struct st_redis_run back;
     struct st_slice rest;
     struct st_buf b, part;
@@ -339,7 +374,8 @@ static void ended_attempts_are_read_as_far_as_they_are_whole(void **state)
     st_buf_clear(&part);
 }
 
-/* ---- asynq's moves, made by us ------------------------------------------------------------------------------------------------ */
+/* ---- asynq's moves, made by us
+ * ------------------------------------------------------------------------------------------------ */
 
 static void an_enqueue_writes_what_asynqs_does(void **state)
 {
@@ -543,7 +579,9 @@ static void pause_is_asynqs(void **state)
     st_job_free(claim(*state, T0));
 }
 
-/* ---- unique ----------------------------------------------------------------------------------------------------------------------- */
+/* ---- unique
+ * -----------------------------------------------------------------------------------------------------------------------
+ */
 
 #define LOCK K("unique:" Q ":bb6cb5c68df4652941caf652a366f2d8")
 
@@ -666,7 +704,9 @@ static void of_100_producers_at_once_one_wins(void **state)
     free(p);
 }
 
-/* ---- stock tasks --------------------------------------------------------------------------------------------------------------------- */
+/* ---- stock tasks
+ * ---------------------------------------------------------------------------------------------------------------------
+ */
 
 static void a_stock_task_is_run_by_its_own_values(void **state)
 {
@@ -785,7 +825,9 @@ static int claim_all(struct st_store *s, int64_t now)
 static void what_is_no_task_costs_no_other_job(void **state)
 {
     static const char *const fields[][2] = {
-        {"pending_since", "abc"}, {"pending_since", "-1e300"}, {"stint", "shorter"},
+        {"pending_since", "abc"},
+        {"pending_since", "-1e300"},
+        {"stint", "shorter"},
         {"stint", "something of another program, and longer than a field of ours is without a holder of the job"},
     };
     char lock[] = K("unique:x");
@@ -833,7 +875,8 @@ static void what_is_no_task_is_no_job(void **state)
     OK(verdicts[1]);
 }
 
-/* Where a list or set that a claim, an enqueue or an outcome writes to is of another kind, nothing is taken out of the others. */
+/* Where a list or set that a claim, an enqueue or an outcome writes to is of another kind, nothing is taken out of the
+ * others. */
 static void a_key_of_another_kind_loses_no_job(void **state)
 {
     static const char *const keys[] = {K("active"), K("lease"), K("scheduled"), "stint:{" Q "}:fence"};
@@ -929,7 +972,10 @@ static void a_broken_queue_costs_no_other_its_lease(void **state)
     ASK("DEL", "asynq:{aaa}:lease");
     ASK("SET", "asynq:{aaa}:lease", "x");
     for (size_t i = 0; i < 3; i++) {
-        r[i] = (struct st_renew){.id = S(jobs[i]->id), .fence = jobs[i]->fence, .ref = jobs[i]->ref, .lease_us = 20 * SEC,
+        r[i] = (struct st_renew){.id = S(jobs[i]->id),
+                                 .fence = jobs[i]->fence,
+                                 .ref = jobs[i]->ref,
+                                 .lease_us = 20 * SEC,
                                  .started_ago_us = -1};
         if (strcmp(jobs[i]->id, "two"))
             f[at++] = fin(jobs[i], ST_OUT_SUCCEEDED);
@@ -968,7 +1014,8 @@ static void a_broken_queue_keeps_no_other_from_being_served(void **state)
     assert_int_equal(claim_all(*state, T0), 0);
 }
 
-/* More jobs than one call takes: an id of the last call that is another job's is noticed before the first one writes. */
+/* More jobs than one call takes: an id of the last call that is another job's is noticed before the first one writes.
+ */
 static void an_id_that_is_taken_keeps_all_of_a_large_batch_out(void **state)
 {
     static struct st_new_job jobs[1100];
@@ -997,7 +1044,8 @@ static int64_t sent_by_the_server(void)
     return strtoll(strchr(at, ':') + 1, NULL, 10);
 }
 
-/* A dead worker may have held hundreds of large ones: an answer with all their payloads would be too large to be read. */
+/* A dead worker may have held hundreds of large ones: an answer with all their payloads would be too large to be read.
+ */
 static void reaping_reads_no_payloads(void **state)
 {
     const size_t len = (size_t)4 << 20;
@@ -1109,7 +1157,8 @@ static void a_full_server_lets_jobs_be_done(void **state)
     assert_int_not_equal(st_store_enqueue(*state, T0, &j, 1, &e, NULL), STINT_OK);
     job = claim(*state, T0);
     assert_non_null(job);
-    r = (struct st_renew){.id = S(job->id), .fence = job->fence, .ref = job->ref, .lease_us = 20 * SEC, .started_ago_us = -1};
+    r = (struct st_renew){
+        .id = S(job->id), .fence = job->fence, .ref = job->ref, .lease_us = 20 * SEC, .started_ago_us = -1};
     OK(st_store_renew(*state, T0, &r, 1, NULL));
     OK(r.verdict);
     OK(finish(*state, T0, job, ST_OUT_SUCCEEDED));
@@ -1146,7 +1195,8 @@ static void a_full_server_takes_many_outcomes_at_once(void **state)
     }
 }
 
-/* Whoever would make room, by running jobs or by removing old ones, must be let in: with rules that nobody had before. */
+/* Whoever would make room, by running jobs or by removing old ones, must be let in: with rules that nobody had before.
+ */
 static void a_worker_begins_on_a_full_server(void **state)
 {
     const struct st_type_rule rules[] = {{.pattern = S("*"), .policy = st_policy_default}};
@@ -1417,11 +1467,13 @@ static void a_claim_of_large_jobs_leaves_some_for_the_next(void **state)
     free(big);
 }
 
-/* ---- types nobody handles --------------------------------------------------------------------------------------------------------------- */
+/* ---- types nobody handles
+ * --------------------------------------------------------------------------------------------------------------- */
 
 static void what_no_rule_covers_waits_in_retry_uncharged(void **state)
 {
-    const struct st_type_rule mail = {.pattern = S("mail"), .policy = st_policy_default}, all = {.pattern = S("*"), .policy = st_policy_default};
+    const struct st_type_rule mail = {.pattern = S("mail"), .policy = st_policy_default},
+                              all = {.pattern = S("*"), .policy = st_policy_default};
     struct st_claim_req req = req_of(T0, 5);
     struct st_job *jobs[5];
     struct st_job_info i;
@@ -1469,11 +1521,14 @@ static void what_is_beyond_a_rules_limit_goes_back_to_the_head(void **state)
     st_job_free(jobs[1]);
 }
 
-/* ---- the fence -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- the fence
+ * --------------------------------------------------------------------------------------------------------------------------
+ */
 
 static void all_refused(struct st_store *s, int64_t now, const struct st_job *job)
 {
-    struct st_renew r = {.id = S(job->id), .fence = job->fence, .ref = job->ref, .lease_us = 10 * SEC, .started_ago_us = -1};
+    struct st_renew r = {
+        .id = S(job->id), .fence = job->fence, .ref = job->ref, .lease_us = 10 * SEC, .started_ago_us = -1};
 
     for (int o = ST_OUT_SUCCEEDED; o <= ST_OUT_RELEASED; o++)
         assert_int_equal(finish(s, now, job, (enum st_outcome)o), STINT_ELOST);
@@ -1660,7 +1715,9 @@ static void what_was_cancelled_and_run_again_by_a_stock_tool_fails_as_any_other(
     is_failed(*state);
 }
 
-/* ---- a server that dies ------------------------------------------------------------------------------------------------------------------- */
+/* ---- a server that dies
+ * -------------------------------------------------------------------------------------------------------------------
+ */
 
 static void ctl(const char *what)
 {
@@ -1678,7 +1735,8 @@ static void what_is_held_is_held_after_the_server_was_killed(void **state)
 
     ASK("CONFIG", "SET", "appendonly", "yes");
     ASK("CONFIG", "SET", "appendfsync", "always");
-    while (strstr(ASK("INFO", "persistence"), "aof_rewrite_in_progress:1") || !strstr(ASK("INFO", "persistence"), "aof_enabled:1"))
+    while (strstr(ASK("INFO", "persistence"), "aof_rewrite_in_progress:1") ||
+           !strstr(ASK("INFO", "persistence"), "aof_enabled:1"))
         ;
     ASK("CONFIG", "REWRITE"); /* for when it comes back */
     add(*state, 0, job_of(ID));

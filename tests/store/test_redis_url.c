@@ -107,8 +107,9 @@ static void bad_urls_are_refused_with_a_remedy(void **state)
 
 static void a_refusal_shows_no_password(void **state)
 {
-    static const char *const urls[] = {"redis://u:hush@", "redis://u:hush@h:x", "redis://u:hush%zz@h", "redis://u:hush/x@h/1", "redis://u/hush@h",
-                                       "redis-sentinel://u:hush@h", "redis://:hush@h?zap"};
+    static const char *const urls[] = {"redis://u:hush@",      "redis://u:hush@h:x", "redis://u:hush%zz@h",
+                                       "redis://u:hush/x@h/1", "redis://u/hush@h",   "redis-sentinel://u:hush@h",
+                                       "redis://:hush@h?zap"};
 
     (void)state;
     for (size_t i = 0; i < sizeof(urls) / sizeof(urls[0]); i++) {

@@ -35,7 +35,8 @@ static void ctl(const char *what)
 
 static void add(struct st_store *s, const char *id, const char *queue)
 {
-    struct st_new_job j = {.id = S(id), .type = S("t"), .queue = S(queue), .payload = S("{}"), .max_attempts = -1, .timeout_us = -1};
+    struct st_new_job j = {
+        .id = S(id), .type = S("t"), .queue = S(queue), .payload = S("{}"), .max_attempts = -1, .timeout_us = -1};
     struct st_enqueued out;
 
     OK(st_store_enqueue(s, T0, &j, 1, &out, NULL));
@@ -92,7 +93,8 @@ static struct st_store *listener(const char *worker, const char *queue)
 
 static void work_is_heard_by_those_who_serve_the_queue(void **state)
 {
-    struct st_store *mail = listener("w1", "mail"), *all = listener("w2", NULL), *other = listener("w3", "other"), *s = open_signal();
+    struct st_store *mail = listener("w1", "mail"), *all = listener("w2", NULL), *other = listener("w3", "other"),
+                    *s = open_signal();
 
     (void)state;
     add(s, "a", "mail.high"); /* a sub of it */

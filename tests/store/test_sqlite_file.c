@@ -28,8 +28,7 @@ static void the_file_is_its_owners_alone(void **state)
 
 static void a_file_that_is_not_sqlite_is_refused_and_left_alone(void **state)
 {
-    static const char text[] =
-        "Dear diary, this is not a database, and it is longer than a header.....";
+    static const char text[] = "Dear diary, this is not a database, and it is longer than a header.....";
     char back[sizeof(text)] = "";
     FILE *f;
 
@@ -317,8 +316,7 @@ static int open_and_add(int i, int gate)
     char id[16], byte;
 
     snprintf(id, sizeof(id), "p%d", i);
-    if (read(gate, &byte, 1) != 0 || st_store_sqlite_open(kit_path, NULL, &s, &err) ||
-        kit_add(s, id, &err)) {
+    if (read(gate, &byte, 1) != 0 || st_store_sqlite_open(kit_path, NULL, &s, &err) || kit_add(s, id, &err)) {
         print_error("%s (%s)\n", err.message, err.detail);
         return 1;
     }
@@ -417,9 +415,8 @@ static void an_older_schema_is_brought_up_and_keeps_its_jobs(void **state)
 
 static void a_migration_that_fails_changes_nothing(void **state)
 {
-    const struct st_sq_migration list[] = {st_sq_migrations[0],
-                                           {2, "CREATE TABLE paint(color)"},
-                                           {3, "INSERT INTO nowhere VALUES (1)"}};
+    const struct st_sq_migration list[] = {
+        st_sq_migrations[0], {2, "CREATE TABLE paint(color)"}, {3, "INSERT INTO nowhere VALUES (1)"}};
     struct st_sq_conn c = {0};
     stint_error err = {0};
     sqlite3 *db;

@@ -75,13 +75,7 @@ struct guard {
     enum st_sq_sql which;
     enum st_event events[2];
     int n_events;
-    enum {
-        ANY,
-        HELD,
-        WAITING,
-        CLAIMED,
-        RUNNING
-    } from; /* it serves only part of what the event allows */
+    enum { ANY, HELD, WAITING, CLAIMED, RUNNING } from; /* it serves only part of what the event allows */
     void (*bind)(sqlite3_stmt *st);
 };
 
@@ -197,8 +191,7 @@ static int sql_says(sqlite3 *db, const struct guard *g, enum st_state from, int 
     int changed;
 
     put_row(db, from, fence);
-    assert_int_equal(sqlite3_prepare_v2(db, st_sq_sql_info[g->which].sql, -1, &st, NULL),
-                     SQLITE_OK);
+    assert_int_equal(sqlite3_prepare_v2(db, st_sq_sql_info[g->which].sql, -1, &st, NULL), SQLITE_OK);
     bind_int(st, 1, 1);
     g->bind(st);
     assert_int_equal(sqlite3_step(st), SQLITE_DONE);
@@ -235,8 +228,7 @@ static void no_statement_about_an_attempt_works_under_another_fence(void **state
     for (size_t i = 0; i < sizeof(guards) / sizeof(guards[0]); i++) {
         if (guards[i].which == SQ_REVIVE) /* not about an attempt */
             continue;
-        if (guards[i].which ==
-            SQ_CLAIM_MANY) /* begins one: the rows were read in the same transaction */
+        if (guards[i].which == SQ_CLAIM_MANY) /* begins one: the rows were read in the same transaction */
             continue;
         for (int from = 0; from < ST_STATE_N; from++)
             assert_int_equal(sql_says(db, &guards[i], (enum st_state)from, 6), -1);
@@ -263,13 +255,8 @@ static const struct st_type_rule served = {.pattern = {"mail", 4}};
 
 static size_t claim_and_finish(struct st_store *s, struct st_job **jobs)
 {
-    struct st_claim_req req = {.now_us = T0,
-                               .worker = S("w1"),
-                               .types = &served,
-                               .n_types = 1,
-                               .lease_us = 10 * SEC,
-                               .n = 20,
-                               .n_run = 20};
+    struct st_claim_req req = {
+        .now_us = T0, .worker = S("w1"), .types = &served, .n_types = 1, .lease_us = 10 * SEC, .n = 20, .n_run = 20};
     struct st_finish fins[20];
     size_t n;
 

@@ -32,10 +32,10 @@ static bool breaks(sqlite3_file *f, enum fault what)
     return ((struct shim_file *)f)->wal && __atomic_load_n(&fault, __ATOMIC_SEQ_CST) == (int)what;
 }
 
-#define PASS(name, params, args)                                                                   \
-    static int shim_##name params                                                                  \
-    {                                                                                              \
-        return real_of(f)->pMethods->x##name args;                                                 \
+#define PASS(name, params, args)                                                                                       \
+    static int shim_##name params                                                                                      \
+    {                                                                                                                  \
+        return real_of(f)->pMethods->x##name args;                                                                     \
     }
 PASS(Close, (sqlite3_file * f), (real_of(f)))
 PASS(Read, (sqlite3_file * f, void *p, int n, sqlite3_int64 at), (real_of(f), p, n, at))
@@ -47,8 +47,7 @@ PASS(CheckReservedLock, (sqlite3_file * f, int *out), (real_of(f), out))
 PASS(FileControl, (sqlite3_file * f, int op, void *arg), (real_of(f), op, arg))
 PASS(SectorSize, (sqlite3_file * f), (real_of(f)))
 PASS(DeviceCharacteristics, (sqlite3_file * f), (real_of(f)))
-PASS(ShmMap, (sqlite3_file * f, int i, int size, int extend, void volatile **p),
-     (real_of(f), i, size, extend, p))
+PASS(ShmMap, (sqlite3_file * f, int i, int size, int extend, void volatile **p), (real_of(f), i, size, extend, p))
 PASS(ShmLock, (sqlite3_file * f, int at, int n, int flags), (real_of(f), at, n, flags))
 PASS(ShmUnmap, (sqlite3_file * f, int del), (real_of(f), del))
 PASS(Fetch, (sqlite3_file * f, sqlite3_int64 at, int n, void **p), (real_of(f), at, n, p))
@@ -68,8 +67,7 @@ static int shim_Write(sqlite3_file *f, const void *p, int n, sqlite3_int64 at)
 }
 static int shim_Sync(sqlite3_file *f, int flags)
 {
-    return breaks(f, FAULT_SYNC) ? SQLITE_IOERR_FSYNC
-                                 : real_of(f)->pMethods->xSync(real_of(f), flags);
+    return breaks(f, FAULT_SYNC) ? SQLITE_IOERR_FSYNC : real_of(f)->pMethods->xSync(real_of(f), flags);
 }
 
 static int shim_open(sqlite3_vfs *vfs, sqlite3_filename name, sqlite3_file *f, int flags, int *out)
@@ -178,8 +176,7 @@ static void a_write_that_fails_is_no_success(void **state)
 static void a_claim_that_could_not_be_written_gives_no_jobs(void **state)
 {
     struct st_store *s = kit_open(1000);
-    struct st_claim_req req = {
-        .now_us = T0, .worker = S("w1"), .lease_us = SEC, .n = 5, .n_run = 5};
+    struct st_claim_req req = {.now_us = T0, .worker = S("w1"), .lease_us = SEC, .n = 5, .n_run = 5};
     struct st_job *jobs[5];
     size_t n = 99;
 
@@ -359,8 +356,7 @@ static void reads_do_not_wait_for_a_writer(void **state)
 static void an_idle_worker_needs_no_write_lock(void **state)
 {
     struct st_store *s = kit_open(30);
-    struct st_claim_req req = {
-        .now_us = T0, .worker = S("w1"), .lease_us = SEC, .n = 5, .n_run = 5};
+    struct st_claim_req req = {.now_us = T0, .worker = S("w1"), .lease_us = SEC, .n = 5, .n_run = 5};
     const struct st_type_rule rule = {.pattern = S("sms")};
     struct st_lead_req lead = {.now_us = T0, .worker = S("w1"), .term_us = SEC};
     struct st_prune_req prune = {.now_us = T0, .keep = {SEC, SEC, SEC}, .limit = 10};

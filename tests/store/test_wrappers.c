@@ -96,8 +96,7 @@ static void a_fault_after_hides_what_was_done(void **state)
 
 static void a_claim_broken_after_gives_no_jobs_and_disown_finds_them(void **state)
 {
-    struct st_claim_req req = {
-        .now_us = T0, .worker = S("w1"), .lease_us = SEC, .n = 5, .n_run = 5};
+    struct st_claim_req req = {.now_us = T0, .worker = S("w1"), .lease_us = SEC, .n = 5, .n_run = 5};
     struct st_fault_plan plan = {.how = ST_FAULT_AFTER};
     struct st_store *s = st_store_faulty(kit_open(1000), &plan);
     struct st_job *jobs[5];
@@ -117,8 +116,7 @@ static void a_claim_broken_after_gives_no_jobs_and_disown_finds_them(void **stat
 
 static void an_exchange_broken_after_says_unknown_and_can_be_repeated(void **state)
 {
-    struct st_claim_req req = {
-        .now_us = T0, .worker = S("w1"), .lease_us = SEC, .n = 1, .n_run = 1};
+    struct st_claim_req req = {.now_us = T0, .worker = S("w1"), .lease_us = SEC, .n = 1, .n_run = 1};
     struct st_fault_plan plan = {.how = ST_FAULT_AFTER};
     struct st_store *s = st_store_faulty(kit_open(1000), &plan);
     struct st_job *job, *next;
@@ -132,8 +130,7 @@ static void an_exchange_broken_after_says_unknown_and_can_be_repeated(void **sta
     OK(st_store_claim(s, &req, &job, &n, NULL));
     f = (struct st_finish){.id = S(job->id), .fence = job->fence, .outcome = ST_OUT_SUCCEEDED};
     plan.nth = plan.seen + 1;
-    assert_int_equal(st_store_exchange(s, T0, &f, 1, &req, &next, &n, &finished, NULL),
-                     STINT_EUNKNOWN);
+    assert_int_equal(st_store_exchange(s, T0, &f, 1, &req, &next, &n, &finished, NULL), STINT_EUNKNOWN);
     assert_false(finished);
     assert_int_equal(n, 0);
     OK(st_store_finish(s, T0, &f, 1, NULL));
@@ -157,8 +154,7 @@ static void a_read_broken_after_is_only_eagain(void **state)
 static void several_handles_count_together(void **state)
 {
     struct st_fault_plan plan = {.nth = 3, .how = ST_FAULT_BEFORE};
-    struct st_store *a = st_store_faulty(kit_open(1000), &plan),
-                    *b = st_store_faulty(kit_open(1000), &plan);
+    struct st_store *a = st_store_faulty(kit_open(1000), &plan), *b = st_store_faulty(kit_open(1000), &plan);
 
     (void)state;
     OK(kit_add(a, "1", NULL));

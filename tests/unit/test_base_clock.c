@@ -229,8 +229,7 @@ static void wrong_times_are_refused_with_the_reason(void **state)
             fail_msg("\"%s\": %s", t[i].s, err.message);
         assert_true(us == 4711);
     }
-    assert_int_equal(st_time_parse(LIT("2025-01-01\00012:00:00Z"), &(int64_t){0}, NULL),
-                     STINT_EINVAL);
+    assert_int_equal(st_time_parse(LIT("2025-01-01\00012:00:00Z"), &(int64_t){0}, NULL), STINT_EINVAL);
 }
 
 /* The C library's calendar is the judge, a time every three months or so, from year 0 to 9999. */

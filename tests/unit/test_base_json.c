@@ -231,8 +231,7 @@ static void a_wrong_bracket_is_found_at_every_depth(void **state)
 /* No prefix of a document is one, unless it is a number or only blanks are missing. */
 static void no_part_of_a_document_passes_for_the_whole(void **state)
 {
-    static const char doc[] =
-        "{\"a\":[1,2.5e3,{\"\\u00e4\":\"\xc3\xa4\"}],\"b\":{\"c\":null},\"d\":true}";
+    static const char doc[] = "{\"a\":[1,2.5e3,{\"\\u00e4\":\"\xc3\xa4\"}],\"b\":{\"c\":null},\"d\":true}";
 
     (void)state;
     assert_true(check(LIT(doc), NULL));
@@ -250,9 +249,8 @@ static void members_come_in_order_with_their_own_text(void **state)
         {"n", "123456789012345678901234567890"}, {"d", "1.10"}, {"n", "[1, 2]"},
         {"a\\u0062", "{ \"x\" : \"}\" }"},       {"", "null"},
     };
-    struct st_slice doc =
-                        LIT(" { \"n\":123456789012345678901234567890,\t\"d\" : 1.10 ,\"n\":[1, 2], "
-                            "\"a\\u0062\":{ \"x\" : \"}\" },\"\":null\n} "),
+    struct st_slice doc = LIT(" { \"n\":123456789012345678901234567890,\t\"d\" : 1.10 ,\"n\":[1, 2], "
+                              "\"a\\u0062\":{ \"x\" : \"}\" },\"\":null\n} "),
                     key, value;
     size_t pos = 0;
 
@@ -295,15 +293,13 @@ static void empty_containers_and_scalars_have_nothing_to_walk(void **state)
         assert_false(st_json_next(t[i], &pos, &key, &value));
     }
     assert_false(st_json_next(ST_NONE, &(size_t){0}, &(struct st_slice){0}, &(struct st_slice){0}));
-    assert_false(
-        st_json_next(LIT("[1]"), &(size_t){99}, &(struct st_slice){0}, &(struct st_slice){0}));
+    assert_false(st_json_next(LIT("[1]"), &(size_t){99}, &(struct st_slice){0}, &(struct st_slice){0}));
 }
 
 static void a_member_is_found_by_its_name_the_last_one_wins(void **state)
 {
-    struct st_slice doc =
-        LIT(" {\"a\":1,\"b\":{\"a\":2},\"a\":3.0,\"\\u0063\\n\":4,\"ab\":5,\"\":6,"
-            "\"\\ud83d\\ude00\":7,\"z\\u0000\":8} ");
+    struct st_slice doc = LIT(" {\"a\":1,\"b\":{\"a\":2},\"a\":3.0,\"\\u0063\\n\":4,\"ab\":5,\"\":6,"
+                              "\"\\ud83d\\ude00\":7,\"z\\u0000\":8} ");
 
     (void)state;
     assert_slice_equal(st_json_member(doc, "a"), "3.0");
@@ -374,9 +370,8 @@ static void strings_lose_their_quotes_and_escapes(void **state)
 
 static void only_integers_that_fit_are_integers(void **state)
 {
-    static const char *const no[] = {"1.0",   "1e3",  "9223372036854775808",
-                                     "\"1\"", "null", "1.10",
-                                     "true",  "[1]",  "123456789012345678901234567890"};
+    static const char *const no[] = {"1.0",  "1e3", "9223372036854775808",           "\"1\"", "null", "1.10",
+                                     "true", "[1]", "123456789012345678901234567890"};
     int64_t v = 4711;
     bool b = false;
 

@@ -75,9 +75,8 @@ static void what_is_not_utf8_is_replaced_byte_by_byte(void **state)
 {
     (void)state;
     st_json_put_string(&b, LIT("a\xff\xc3(\xed\xa0\x80\xe2\x82"));
-    assert_slice_equal(st_buf_view(&b),
-                       "\"a\xef\xbf\xbd\xef\xbf\xbd(\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"
-                       "\xef\xbf\xbd\xef\xbf\xbd\"");
+    assert_slice_equal(st_buf_view(&b), "\"a\xef\xbf\xbd\xef\xbf\xbd(\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"
+                                        "\xef\xbf\xbd\xef\xbf\xbd\"");
     assert_true(st_json_ok(st_buf_view(&b)));
 }
 
@@ -144,10 +143,9 @@ static void a_users_bytes_are_json_or_text_or_base64(void **state)
     st_jw_bytes(&w, "empty", LIT(""));
     st_jw_bytes(&w, "none", ST_NONE);
     st_jw_close(&w, '}');
-    assert_slice_equal(st_buf_view(&b),
-                       "{\"json\":{\"n\":123456789012345678901234567890,\"n\": 1.10},"
-                       "\"text\":\"not JSON,\\nbut \xc3\xa4\",\"bytes_base64\":\"/wA=\","
-                       "\"broken_base64\":\"Iv8i\",\"empty\":\"\",\"none\":null}");
+    assert_slice_equal(st_buf_view(&b), "{\"json\":{\"n\":123456789012345678901234567890,\"n\": 1.10},"
+                                        "\"text\":\"not JSON,\\nbut \xc3\xa4\",\"bytes_base64\":\"/wA=\","
+                                        "\"broken_base64\":\"Iv8i\",\"empty\":\"\",\"none\":null}");
     assert_true(st_json_ok(st_buf_view(&b)));
 }
 
@@ -172,8 +170,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(commas_stand_between_values_only, start, stop),
-        cmocka_unit_test_setup_teardown(strings_are_escaped_so_that_no_control_character_is_left,
-                                        start, stop),
+        cmocka_unit_test_setup_teardown(strings_are_escaped_so_that_no_control_character_is_left, start, stop),
         cmocka_unit_test_setup_teardown(what_is_not_utf8_is_replaced_byte_by_byte, start, stop),
         cmocka_unit_test_setup_teardown(a_written_string_reads_back_as_it_was, start, stop),
         cmocka_unit_test_setup_teardown(numbers_have_a_point_whatever_the_locale, start, stop),

@@ -114,8 +114,8 @@ static void values_are_quoted_where_they_must_be(void **state)
 static void json_lines_are_objects(void **state)
 {
     (void)state;
-    st_log(ST_LOG_INFO, "job.claimed", ST_F("job", "a \"b\"\n\xff"), ST_FI("attempt", -1),
-           ST_F("none", NULL), ST_F("empty", ""));
+    st_log(ST_LOG_INFO, "job.claimed", ST_F("job", "a \"b\"\n\xff"), ST_FI("attempt", -1), ST_F("none", NULL),
+           ST_F("empty", ""));
     assert_string_equal(behind_time("{\"ts\":\"", "\""),
                         ",\"level\":\"info\",\"event\":\"job.claimed\",\"job\":\"a \\\"b\\\"\\n"
                         "\xef\xbf\xbd\",\"attempt\":-1,\"none\":null,\"empty\":\"\"}");
@@ -182,8 +182,7 @@ static void no_line_grows_past_eight_kib_and_a_cut_one_says_so(void **state)
         bool as_json = i % 2, cut, whole;
 
         st_log_set_sink(catch_line, &lines, as_json);
-        st_log(ST_LOG_INFO, "e", ST_FS("a", ST_SLICE(big, n)), ST_FS("b", ST_SLICE(big, n / 2)),
-               ST_FI("last", 1));
+        st_log(ST_LOG_INFO, "e", ST_FS("a", ST_SLICE(big, n)), ST_FS("b", ST_SLICE(big, n / 2)), ST_FI("last", 1));
         assert_true(line_len <= 8192);
         assert_int_equal(strlen(line), line_len);
         assert_true(!as_json || st_json_ok(ST_SLICE(line, line_len)));
@@ -274,8 +273,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_field_without_a_key_ends_the_line, logfmt, silence),
         cmocka_unit_test_setup_teardown(lines_below_the_level_are_not_made, logfmt, silence),
         cmocka_unit_test(levels_have_names),
-        cmocka_unit_test_setup_teardown(no_line_grows_past_eight_kib_and_a_cut_one_says_so, logfmt,
-                                        silence),
+        cmocka_unit_test_setup_teardown(no_line_grows_past_eight_kib_and_a_cut_one_says_so, logfmt, silence),
         cmocka_unit_test_setup_teardown(a_long_value_is_cut_between_characters, logfmt, silence),
         cmocka_unit_test_setup_teardown(a_sink_that_logs_does_not_wait_for_itself, logfmt, silence),
         cmocka_unit_test_setup_teardown(threads_take_turns_at_the_sink, logfmt, silence),

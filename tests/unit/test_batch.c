@@ -21,14 +21,13 @@ static void a_line_gives_every_member_its_place(void **state)
 
     (void)state;
     batch_init(&b);
-    assert_int_equal(
-        st_batch_line(&b,
-                      LIT("{\"type\":\"mail\",\"payload\": {\"a\" : 1.10,\"a\":2 } ,\"queue\":"
-                          "\"q.s\",\"priority\":-7,\"delay\":\"1h30m\",\"max_attempts\":0,"
-                          "\"timeout\":\"0s\",\"key\":\"k\\u00e9\",\"unique\":\"10m\","
-                          "\"id\":\"my id\",\"meta\":{\"x\": 1}}"),
-                      NULL),
-        STINT_OK);
+    assert_int_equal(st_batch_line(&b,
+                                   LIT("{\"type\":\"mail\",\"payload\": {\"a\" : 1.10,\"a\":2 } ,\"queue\":"
+                                       "\"q.s\",\"priority\":-7,\"delay\":\"1h30m\",\"max_attempts\":0,"
+                                       "\"timeout\":\"0s\",\"key\":\"k\\u00e9\",\"unique\":\"10m\","
+                                       "\"id\":\"my id\",\"meta\":{\"x\": 1}}"),
+                                   NULL),
+                     STINT_OK);
     assert_int_equal(b.n, 1);
     job = &b.jobs[0];
     assert_slice_equal(job->type, "mail");
@@ -53,9 +52,8 @@ static void attempts_and_timeout_take_what_the_flags_take(void **state)
 
     (void)state;
     batch_init(&b);
-    assert_int_equal(
-        st_batch_line(&b, LIT("{\"type\":\"t\",\"timeout\":\"none\",\"max_attempts\":1000000}"), NULL),
-        STINT_OK);
+    assert_int_equal(st_batch_line(&b, LIT("{\"type\":\"t\",\"timeout\":\"none\",\"max_attempts\":1000000}"), NULL),
+                     STINT_OK);
     assert_int_equal(b.jobs[0].timeout_us, 0);
     assert_int_equal(b.jobs[0].max_attempts, 1000000);
     st_batch_clear(&b);
@@ -138,10 +136,8 @@ static void unique_without_a_key_takes_the_spec_hash_of_each_line(void **state)
 
     (void)state;
     batch_init(&b);
-    st_batch_line(&b, LIT("{\"type\":\"t\",\"unique\":\"active\",\"payload\":{\"b\":1,\"a\":2}}"),
-                  NULL);
-    st_batch_line(&b, LIT("{\"type\":\"t\",\"unique\":\"active\",\"payload\":{\"a\":2,\"b\":1}}"),
-                  NULL);
+    st_batch_line(&b, LIT("{\"type\":\"t\",\"unique\":\"active\",\"payload\":{\"b\":1,\"a\":2}}"), NULL);
+    st_batch_line(&b, LIT("{\"type\":\"t\",\"unique\":\"active\",\"payload\":{\"a\":2,\"b\":1}}"), NULL);
     st_batch_line(&b, LIT("{\"type\":\"t\",\"unique\":\"forever\",\"payload\":{\"a\":3}}"), NULL);
     assert_int_equal(b.n, 3);
     st_spec_hash(LIT("t"), LIT("default"), LIT("{\"a\":2,\"b\":1}"), hash, NULL);
@@ -220,8 +216,7 @@ static void a_payload_over_the_limit_names_the_limit_and_the_remedy(void **state
     (void)state;
     st_batch_init(&b, &st_new_job_default, 4);
     assert_int_equal(st_batch_line(&b, LIT("{\"type\":\"t\",\"payload\":1234}"), &err), STINT_OK);
-    assert_int_equal(st_batch_line(&b, LIT("{\"type\":\"t\",\"payload\":12345}"), &err),
-                     STINT_EINVAL);
+    assert_int_equal(st_batch_line(&b, LIT("{\"type\":\"t\",\"payload\":12345}"), &err), STINT_EINVAL);
     assert_string_equal(err.message, "line 2: the payload has 5 bytes, the limit is 4");
     assert_non_null(strstr(err.remedy, "limits.payload"));
     st_batch_clear(&b);
@@ -319,8 +314,7 @@ static void thousands_of_lines_keep_their_texts(void **state)
     (void)state;
     batch_init(&b);
     for (int i = 0; i < 5000; i++) {
-        int n = snprintf(line, sizeof(line), "{\"type\":\"t%d\",\"payload\":%d,\"id\":\"%d\"}", i,
-                         i, i);
+        int n = snprintf(line, sizeof(line), "{\"type\":\"t%d\",\"payload\":%d,\"id\":\"%d\"}", i, i, i);
 
         assert_int_equal(st_batch_line(&b, ST_SLICE(line, (size_t)n), NULL), STINT_OK);
     }

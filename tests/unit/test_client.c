@@ -257,7 +257,7 @@ static void without_a_url_the_environment_names_the_store(void **state)
     assert_int_equal(stint_open(NULL, 0, &st, NULL), STINT_OK);
     check_member(st, out.id, "type", "\"mail\"");
     stint_close(st);
-    setenv("STINT_STORE", "", 1); /* empty is not set */
+    setenv("STINT_STORE", "", 1);                                   /* empty is not set */
     assert_int_equal(stint_open(NULL, 0, &st, NULL), STINT_EAGAIN); /* its directory may come yet */
     unsetenv("STINT_STORE");
     unsetenv("DATABASE_URL");

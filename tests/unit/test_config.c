@@ -208,8 +208,7 @@ static void types_are_found_by_the_most_specific_pattern_and_by_parent_queue(voi
     assert_string_equal(st_settings_type(&s, LIT("img.cut"))->command.argv[0], "c");
     assert_string_equal(st_settings_type(&s, LIT("img.scale"))->command.argv[0], "b");
     assert_string_equal(st_settings_type(&s, LIT("mail"))->command.argv[0], "a");
-    assert_string_equal(st_settings_handler(&s, LIT("mail"), LIT("gpu.fast"))->command.argv[0],
-                        "b");
+    assert_string_equal(st_settings_handler(&s, LIT("mail"), LIT("gpu.fast"))->command.argv[0], "b");
     assert_string_equal(st_settings_handler(&s, LIT("mail"), LIT("cpu"))->command.argv[0], "a");
     st_settings_clear(&s);
     good("types: {mail: {run: [a]}}", &s);
@@ -269,8 +268,7 @@ static const struct bad bad_files[] = {
     {"just text\n", "1:1", "stint.yaml must be a map"},
     {"worker: 5\n", "1:9", "worker must be a map"},
     {"nonsense: 1\n", "1:1", "unknown key 'nonsense' in stint.yaml"},
-    {"worker:\n  slots: 4\n  slotz: 3\n", "3:3",
-     "unknown key 'slotz' in worker; did you mean 'slots'?"},
+    {"worker:\n  slots: 4\n  slotz: 3\n", "3:3", "unknown key 'slotz' in worker; did you mean 'slots'?"},
     {"retension: {}\n", "1:1", "did you mean 'retention'?"},
     {"types:\n  t:\n    run: [a]\n    timout: 1s\n", "4:5", "did you mean 'timeout'?"},
     /* signal, intake, runqy */
@@ -361,13 +359,11 @@ static const struct bad bad_files[] = {
     {"types:\n  t:\n    run: [a, b, '{payload_file}']\n    mode: resident\n", "3:17",
      "{payload_file} is not filled in"},
     {"types:\n  t:\n    run: [a, 'x{id}']\n    mode: resident\n", "3:14", "{id} is not filled in"},
-    {"types:\n  t:\n    run: [a, '{attempt}']\n    mode: resident\n", "3:14",
-     "{attempt} is not filled in"},
+    {"types:\n  t:\n    run: [a, '{attempt}']\n    mode: resident\n", "3:14", "{attempt} is not filled in"},
     {"types:\n  t:\n    run: [a, '{payload}']\n    mode: oneshot-lines\n", "3:14",
      "{payload} is not filled in with `mode: oneshot-lines`"},
     {"types:\n  t:\n    run: [a]\n    mode: sideways\n", "4:11", "'sideways' is not known"},
-    {"types:\n  t:\n    run: [a]\n    payload: telepathy\n", "4:14",
-     "it is stdin, file or argument"},
+    {"types:\n  t:\n    run: [a]\n    payload: telepathy\n", "4:14", "it is stdin, file or argument"},
     {"types:\n  t:\n    run: [a]\n    timeout: never\n", "4:14", "timeout: "},
     {"types:\n  t:\n    run: [a]\n    env: [a]\n", "4:10", "env must be a map"},
     {"types:\n  t:\n    run: [a]\n    env: {a=b: c}\n", "4:11", "has a '=' in it"},
@@ -376,23 +372,18 @@ static const struct bad bad_files[] = {
     {"types:\n  t:\n    run: [a]\n    inherit_env: some\n", "4:18", "`all` or a list"},
     {"types:\n  t:\n    run: [a]\n    retry: {backoff: sideways}\n", "4:22", "exponential, linear"},
     {"types:\n  t:\n    run: [a]\n    retry: {backoff: list}\n", "4:22", "needs `delays"},
-    {"types:\n  t:\n    run: [a]\n    retry: {backoff: fixed, delays: [1s]}\n", "4:29",
-     "only for `backoff: list`"},
-    {"types:\n  t:\n    run: [a]\n    retry: {delays: []}\n", "4:21",
-     "must be a list of durations"},
+    {"types:\n  t:\n    run: [a]\n    retry: {backoff: fixed, delays: [1s]}\n", "4:29", "only for `backoff: list`"},
+    {"types:\n  t:\n    run: [a]\n    retry: {delays: []}\n", "4:21", "must be a list of durations"},
     {"types:\n  t:\n    run: [a]\n    retry: {delays: [1s, 2]}\n", "4:26", "delays: "},
     {"types:\n  t:\n    run: [a]\n    retry: {delays: "
      "[1s,1s,1s,1s,1s,1s,1s,1s,1s,1s,1s,1s,1s,1s,1s,1s,1s]}\n",
      "4:21", "the most is 16"},
     {"types:\n  t:\n    run: [a]\n    retry: {multiplier: 1e3}\n", "4:25", "is not a number"},
-    {"types:\n  t:\n    run: [a]\n    retry: {multiplier: 0.5}\n", "4:25",
-     "is not between 1 and 100"},
+    {"types:\n  t:\n    run: [a]\n    retry: {multiplier: 0.5}\n", "4:25", "is not between 1 and 100"},
     {"types:\n  t:\n    run: [a]\n    retry: {jitter: 1.5}\n", "4:21", "is not between 0 and 1"},
-    {"types:\n  t:\n    run: [a]\n    retry: {initial: 1m, max: 1s}\n", "4:31",
-     "shorter than the first wait"},
+    {"types:\n  t:\n    run: [a]\n    retry: {initial: 1m, max: 1s}\n", "4:31", "shorter than the first wait"},
     {"types:\n  t:\n    run: [a]\n    retry: {max_attempts: -1}\n", "4:27", "is not between 0"},
-    {"types:\n  t:\n    run: [a]\n    retry: {max_attempts: 1000001}\n", "4:27",
-     "is not between 0 and 1000000"},
+    {"types:\n  t:\n    run: [a]\n    retry: {max_attempts: 1000001}\n", "4:27", "is not between 0 and 1000000"},
     {"types:\n  t:\n    run: [a]\n    lease: {duration: 2s, renew: 2s}\n", "4:34", "at most half"},
     {"types:\n  t:\n    run: [a]\n    lease: {renew: 40s}\n", "4:20", "at most half"},
     {"types:\n  t:\n    run: [a]\n    lease: 5s\n", "4:12", "lease must be a map"},
@@ -419,8 +410,7 @@ static void every_bad_file_is_refused_at_its_line_and_column(void **state)
             fail_msg("accepted: %s", b->text);
         if (strncmp(err.message, at, strlen(at)) != 0 ||
             (!strstr(err.message, b->says) && !strstr(err.remedy, b->says)))
-            fail_msg("%s\nexpected %s...%s\ngot      %s\n%s", b->text, at, b->says, err.message,
-                     err.remedy);
+            fail_msg("%s\nexpected %s...%s\ngot      %s\n%s", b->text, at, b->says, err.message, err.remedy);
         if (!err.remedy[0])
             fail_msg("no remedy: %s", err.message);
         st_settings_clear(&s);
@@ -470,8 +460,7 @@ static void write_file(const char *path, const char *text, mode_t mode)
     assert_int_equal(chmod(path, mode), 0);
 }
 
-static stint_code read_with(const char *dir, const char *yaml, struct st_settings *s,
-                            stint_error *err)
+static stint_code read_with(const char *dir, const char *yaml, struct st_settings *s, stint_error *err)
 {
     char path[256];
 
@@ -491,23 +480,17 @@ static void programs_and_directories_are_looked_for_from_the_file(void **state)
     assert_non_null(mkdtemp(dir));
     snprintf(path, sizeof(path), "%s/run.sh", dir);
     write_file(path, "#!/bin/sh\n", 0700);
-    assert_int_equal(
-        read_with(dir, "types: {t: {run: [./run.sh], cwd: .}, u: {run: [sh]}}", &s, &err),
-        STINT_OK);
+    assert_int_equal(read_with(dir, "types: {t: {run: [./run.sh], cwd: .}, u: {run: [sh]}}", &s, &err), STINT_OK);
     assert_string_equal(s.types[0].command.argv[0], path);
     st_settings_clear(&s);
 
-    assert_int_equal(read_with(dir, "types:\n  t:\n    run: [./gone.sh]\n", &s, &err),
-                     STINT_EINVAL);
+    assert_int_equal(read_with(dir, "types:\n  t:\n    run: [./gone.sh]\n", &s, &err), STINT_EINVAL);
     assert_non_null(strstr(err.message, "stint.yaml:3:11: run: "));
     assert_non_null(strstr(err.message, "gone.sh' cannot be run: No such file"));
     st_settings_clear(&s);
 
-    assert_int_equal(read_with(dir, "types:\n  t:\n    run: [no-such-program-here, x]\n", &s, &err),
-                     STINT_EINVAL);
-    assert_non_null(
-        strstr(err.message,
-               "stint.yaml:3:11: run: the program 'no-such-program-here' is not on the PATH"));
+    assert_int_equal(read_with(dir, "types:\n  t:\n    run: [no-such-program-here, x]\n", &s, &err), STINT_EINVAL);
+    assert_non_null(strstr(err.message, "stint.yaml:3:11: run: the program 'no-such-program-here' is not on the PATH"));
     st_settings_clear(&s);
 
     assert_int_equal(chmod(path, 0600), 0);
@@ -516,8 +499,7 @@ static void programs_and_directories_are_looked_for_from_the_file(void **state)
     assert_non_null(strstr(err.remedy, "chmod +x"));
     st_settings_clear(&s);
 
-    assert_int_equal(read_with(dir, "types:\n  t: {run: [sh], cwd: nowhere}\n", &s, &err),
-                     STINT_EINVAL);
+    assert_int_equal(read_with(dir, "types:\n  t: {run: [sh], cwd: nowhere}\n", &s, &err), STINT_EINVAL);
     assert_non_null(strstr(err.message, "stint.yaml:2:23: cwd: "));
     st_settings_clear(&s);
 
@@ -543,9 +525,8 @@ static void a_file_that_is_not_there_is_named(void **state)
 
 static void clean_env(void)
 {
-    static const char *const names[] = {"STINT_WORKER_ID", "STINT_SLOTS", "STINT_QUEUES",
-                                        "STINT_POLL",      "STINT_STORE", "STINT_CONFIG",
-                                        "DATABASE_URL",    "REDIS_URL"};
+    static const char *const names[] = {"STINT_WORKER_ID", "STINT_SLOTS",  "STINT_QUEUES", "STINT_POLL",
+                                        "STINT_STORE",     "STINT_CONFIG", "DATABASE_URL", "REDIS_URL"};
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         unsetenv(names[i]);
@@ -580,11 +561,9 @@ static void the_environment_lies_over_the_file(void **state)
 static void a_wrong_variable_is_named(void **state)
 {
     static const char *const wrong[][2] = {
-        {"STINT_SLOTS", "0"},    {"STINT_SLOTS", "many"},    {"STINT_SLOTS", "4097"},
-        {"STINT_POLL", "5"},
-        {"STINT_POLL", "1ms"},   {"STINT_QUEUES", "a b"},    {"STINT_QUEUES", "a,"},
-        {"STINT_QUEUES", "a,a"}, {"STINT_QUEUES", "a=1,b"},  {"STINT_QUEUES", "a=x"},
-        {"STINT_QUEUES", "a=0"}, {"STINT_WORKER_ID", "a\nb"}};
+        {"STINT_SLOTS", "0"},      {"STINT_SLOTS", "many"}, {"STINT_SLOTS", "4097"}, {"STINT_POLL", "5"},
+        {"STINT_POLL", "1ms"},     {"STINT_QUEUES", "a b"}, {"STINT_QUEUES", "a,"},  {"STINT_QUEUES", "a,a"},
+        {"STINT_QUEUES", "a=1,b"}, {"STINT_QUEUES", "a=x"}, {"STINT_QUEUES", "a=0"}, {"STINT_WORKER_ID", "a\nb"}};
 
     (void)state;
     clean_env();
@@ -636,8 +615,7 @@ static void the_store_is_chosen_by_precedence(void **state)
     setenv("STINT_STORE", "env.db", 1);
     assert_string_equal(st_config_store(NULL, &s, true), "sqlite:env.db");
     assert_string_equal(st_config_store("/a:b/c.db", &s, false), "sqlite:/a:b/c.db");
-    assert_string_equal(st_config_store("sqlite:x.db?sync=normal", &s, false),
-                        "sqlite:x.db?sync=normal");
+    assert_string_equal(st_config_store("sqlite:x.db?sync=normal", &s, false), "sqlite:x.db?sync=normal");
     st_settings_clear(&s);
     clean_env();
 }

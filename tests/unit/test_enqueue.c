@@ -56,13 +56,13 @@ static void unique_alone_takes_the_spec_hash_with_the_default_queue(void **state
     assert_slice_equal(it.job.key, hash);
 }
 
-#define REFUSED(change)                                                                            \
-    do {                                                                                           \
-        struct st_enqueue_item it = item();                                                        \
-        stint_error err = {0};                                                                     \
-        change;                                                                                    \
-        assert_int_equal(st_enqueue_check(&it, 10, &err), STINT_EINVAL);                           \
-        assert_true(err.message[0] != '\0');                                                       \
+#define REFUSED(change)                                                                                                \
+    do {                                                                                                               \
+        struct st_enqueue_item it = item();                                                                            \
+        stint_error err = {0};                                                                                         \
+        change;                                                                                                        \
+        assert_int_equal(st_enqueue_check(&it, 10, &err), STINT_EINVAL);                                               \
+        assert_true(err.message[0] != '\0');                                                                           \
     } while (0)
 
 static void what_makes_no_sense_is_refused(void **state)
@@ -139,9 +139,8 @@ struct scripted {
     char id[ST_ID_MAX + 1]; /* of the first call */
 };
 
-static stint_code scripted_enqueue(struct st_store *s, int64_t now_us,
-                                   const struct st_new_job *jobs, size_t n, struct st_enqueued *out,
-                                   stint_error *err)
+static stint_code scripted_enqueue(struct st_store *s, int64_t now_us, const struct st_new_job *jobs, size_t n,
+                                   struct st_enqueued *out, stint_error *err)
 {
     struct scripted *sc = (struct scripted *)s;
     size_t i = sc->calls < sc->n_answers ? sc->calls : sc->n_answers - 1;
@@ -172,10 +171,9 @@ static stint_code run(const stint_code *answers, size_t n_answers, int timeout_m
     *calls = sc.calls;
     return rc;
 }
-#define RUN(timeout_ms, ...)                                                                       \
-    run((const stint_code[]){__VA_ARGS__},                                                         \
-        sizeof((const stint_code[]){__VA_ARGS__}) / sizeof(stint_code), (timeout_ms), &calls,      \
-        &out, &err)
+#define RUN(timeout_ms, ...)                                                                                           \
+    run((const stint_code[]){__VA_ARGS__}, sizeof((const stint_code[]){__VA_ARGS__}) / sizeof(stint_code),             \
+        (timeout_ms), &calls, &out, &err)
 
 static void a_clear_answer_is_passed_on_at_once(void **state)
 {

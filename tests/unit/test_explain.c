@@ -193,8 +193,7 @@ static void a_worker_is_unwell_only_for_the_types_it_names(void **state)
     strcpy(s.workers[1].note, "cannot run send - 5 crashes in 10m; last: exit status 3");
     assert_string_equal(codes(&s), "workers_unhealthy");
     assert_non_null(strstr(s.reasons[0].text, "w1 says: cannot run send - 5 crashes"));
-    assert_string_equal(s.reasons[0].remedy,
-                        "when the cause is mended, `kill -HUP 7` on box has it try again at once");
+    assert_string_equal(s.reasons[0].remedy, "when the cause is mended, `kill -HUP 7` on box has it try again at once");
     strcpy(s.workers[1].note, "cannot run sender, sen, other - sender: send");
     assert_string_equal(codes(&s), "soon");
     strcpy(s.workers[1].note, "cannot run sender, send, other - sender: killed");

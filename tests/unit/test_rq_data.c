@@ -12,8 +12,8 @@
 #include "unit.h"
 
 /* pickle.dumps(("src.worker.execute_run", None, ("run-1",), {}), 5) */
-#define GOLDEN                                                                                                    \
-    "\x80\x05\x95\x2a\x00\x00\x00\x00\x00\x00\x00\x28\x8c\x16src.worker.execute_run\x94\x4e\x8c\x05run-1\x94\x85" \
+#define GOLDEN                                                                                                         \
+    "\x80\x05\x95\x2a\x00\x00\x00\x00\x00\x00\x00\x28\x8c\x16src.worker.execute_run\x94\x4e\x8c\x05run-1\x94\x85"      \
     "\x94}\x94t\x94."
 
 static stint_code read_bytes(struct st_slice data, struct st_rq_call *call, stint_error *err)
@@ -88,7 +88,8 @@ static void a_uuid_is_its_text(void **state)
                "12345678-1234-5678-1234-567812345678");
     /* protocol 2: a global by line; the first half of the number is zero */
     assert_run(LIT("\x80\x02(X\x0b\x00\x00\x00"
-                   "execute_runq\x00Ncuuid\nUUID\nq\x01)\x81q\x02}q\x03X\x03\x00\x00\x00intq\x04K\x07sb\x85q\x05}q\x06tq\x07."),
+                   "execute_runq\x00Ncuuid\nUUID\nq\x01)\x81q\x02}q\x03X\x03\x00\x00\x00intq\x04K\x07sb\x85q\x05}"
+                   "q\x06tq\x07."),
                "00000000-0000-0000-0000-000000000007");
 }
 

@@ -64,12 +64,8 @@ static void fill(struct st_job_info *info)
                                     .signal = 0,
                                     .max_rss_kb = 2,
                                     .log = strdup("/l/1.log")};
-    a[3] = (struct st_attempt_info){.n = 3,
-                                    .fence = 14,
-                                    .worker = strdup("w2"),
-                                    .started_us = T0 + 6 * ST_SEC,
-                                    .exit_code = -1,
-                                    .signal = 9};
+    a[3] = (struct st_attempt_info){
+        .n = 3, .fence = 14, .worker = strdup("w2"), .started_us = T0 + 6 * ST_SEC, .exit_code = -1, .signal = 9};
     info->id = strdup("42");
     info->type = strdup("mail");
     info->queue = strdup("default");
@@ -105,37 +101,36 @@ static void a_job_is_shown_with_everything_in_its_place(void **state)
 
     (void)state;
     fill(&info);
-    check_shown(
-        &info, true,
-        "{\"id\":\"42\",\"type\":\"mail\",\"queue\":\"default\",\"state\":\"running\","
-        "\"priority\":-3,\"attempt\":3,\"max_attempts\":5,"
-        "\"created_at\":\"2025-01-01T12:00:00.000000Z\","
-        "\"run_at\":\"2025-01-01T12:00:00.250000Z\","
-        "\"started_at\":\"2025-01-01T12:00:01.000000Z\",\"finished_at\":null,"
-        "\"payload\":{\"to\" : 1.10,\"to\":2},\"result\":null,\"result_ref\":null,"
-        "\"error\":{\"kind\":\"exit\",\"message\":\"exit 3 \\\"x\\\"\"},"
-        "\"errors\":[{\"kind\":\"lease_expired\",\"message\":\"lost\",\"attempt\":1,"
-        "\"at\":\"2025-01-01T12:00:02.000000Z\"},"
-        "{\"kind\":\"exit\",\"message\":\"exit 3 \\\"x\\\"\",\"attempt\":2,"
-        "\"at\":\"2025-01-01T12:00:05.000000Z\"}],"
-        "\"worker\":\"w2\",\"lease_until\":\"2025-01-01T12:01:00.000000Z\",\"key\":\"k\","
-        "\"spec_hash\":\"" SPEC "\",\"timeout\":\"1h30m\","
-        "\"deadline\":\"2025-01-01T13:00:00.000000Z\",\"fence\":14,\"progress\":50,"
-        "\"meta\":{\"m\":1},\"attempts\":["
-        "{\"n\":1,\"fence\":11,\"worker\":\"w1\",\"started_at\":\"2025-01-01T12:00:01.000000Z\","
-        "\"ended_at\":\"2025-01-01T12:00:02.000000Z\",\"outcome\":\"lease_expired\","
-        "\"kind\":\"lease_expired\",\"message\":\"lost\",\"exit_code\":null,\"signal\":null,"
-        "\"max_rss\":null,\"log\":null},"
-        "{\"n\":2,\"fence\":12,\"worker\":\"w1\",\"started_at\":null,"
-        "\"ended_at\":\"2025-01-01T12:00:03.000000Z\",\"outcome\":\"released\",\"kind\":null,"
-        "\"message\":null,\"exit_code\":null,\"signal\":null,\"max_rss\":null,\"log\":null},"
-        "{\"n\":2,\"fence\":13,\"worker\":\"w2\",\"started_at\":\"2025-01-01T12:00:04.000000Z\","
-        "\"ended_at\":\"2025-01-01T12:00:05.000000Z\",\"outcome\":\"retry\",\"kind\":\"exit\","
-        "\"message\":\"exit 3 \\\"x\\\"\",\"exit_code\":3,\"signal\":null,\"max_rss\":2048,"
-        "\"log\":\"/l/1.log\"},"
-        "{\"n\":3,\"fence\":14,\"worker\":\"w2\",\"started_at\":\"2025-01-01T12:00:06.000000Z\","
-        "\"ended_at\":null,\"outcome\":null,\"kind\":null,\"message\":null,\"exit_code\":null,"
-        "\"signal\":9,\"max_rss\":null,\"log\":null}]}");
+    check_shown(&info, true,
+                "{\"id\":\"42\",\"type\":\"mail\",\"queue\":\"default\",\"state\":\"running\","
+                "\"priority\":-3,\"attempt\":3,\"max_attempts\":5,"
+                "\"created_at\":\"2025-01-01T12:00:00.000000Z\","
+                "\"run_at\":\"2025-01-01T12:00:00.250000Z\","
+                "\"started_at\":\"2025-01-01T12:00:01.000000Z\",\"finished_at\":null,"
+                "\"payload\":{\"to\" : 1.10,\"to\":2},\"result\":null,\"result_ref\":null,"
+                "\"error\":{\"kind\":\"exit\",\"message\":\"exit 3 \\\"x\\\"\"},"
+                "\"errors\":[{\"kind\":\"lease_expired\",\"message\":\"lost\",\"attempt\":1,"
+                "\"at\":\"2025-01-01T12:00:02.000000Z\"},"
+                "{\"kind\":\"exit\",\"message\":\"exit 3 \\\"x\\\"\",\"attempt\":2,"
+                "\"at\":\"2025-01-01T12:00:05.000000Z\"}],"
+                "\"worker\":\"w2\",\"lease_until\":\"2025-01-01T12:01:00.000000Z\",\"key\":\"k\","
+                "\"spec_hash\":\"" SPEC "\",\"timeout\":\"1h30m\","
+                "\"deadline\":\"2025-01-01T13:00:00.000000Z\",\"fence\":14,\"progress\":50,"
+                "\"meta\":{\"m\":1},\"attempts\":["
+                "{\"n\":1,\"fence\":11,\"worker\":\"w1\",\"started_at\":\"2025-01-01T12:00:01.000000Z\","
+                "\"ended_at\":\"2025-01-01T12:00:02.000000Z\",\"outcome\":\"lease_expired\","
+                "\"kind\":\"lease_expired\",\"message\":\"lost\",\"exit_code\":null,\"signal\":null,"
+                "\"max_rss\":null,\"log\":null},"
+                "{\"n\":2,\"fence\":12,\"worker\":\"w1\",\"started_at\":null,"
+                "\"ended_at\":\"2025-01-01T12:00:03.000000Z\",\"outcome\":\"released\",\"kind\":null,"
+                "\"message\":null,\"exit_code\":null,\"signal\":null,\"max_rss\":null,\"log\":null},"
+                "{\"n\":2,\"fence\":13,\"worker\":\"w2\",\"started_at\":\"2025-01-01T12:00:04.000000Z\","
+                "\"ended_at\":\"2025-01-01T12:00:05.000000Z\",\"outcome\":\"retry\",\"kind\":\"exit\","
+                "\"message\":\"exit 3 \\\"x\\\"\",\"exit_code\":3,\"signal\":null,\"max_rss\":2048,"
+                "\"log\":\"/l/1.log\"},"
+                "{\"n\":3,\"fence\":14,\"worker\":\"w2\",\"started_at\":\"2025-01-01T12:00:06.000000Z\","
+                "\"ended_at\":null,\"outcome\":null,\"kind\":null,\"message\":null,\"exit_code\":null,"
+                "\"signal\":9,\"max_rss\":null,\"log\":null}]}");
     st_job_info_clear(&info);
 }
 
@@ -264,8 +259,7 @@ static void a_job_that_is_no_longer_cancelled_does_not_show_that_as_its_error(vo
 static void a_held_job_is_one_block_with_copies_of_its_texts(void **state)
 {
     char id[] = "1", type[] = "t", payload[] = "{}";
-    struct st_job *job =
-        st_job_new(st_slice_cstr(id), st_slice_cstr(type), LIT("q"), ST_SLICE(payload, 2), ST_NONE);
+    struct st_job *job = st_job_new(st_slice_cstr(id), st_slice_cstr(type), LIT("q"), ST_SLICE(payload, 2), ST_NONE);
 
     (void)state;
     assert_non_null(job);

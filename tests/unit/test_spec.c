@@ -59,8 +59,7 @@ static const struct {
      "0,\"n\":1}}}]}",
      "{\"k\":[1.5,200.0,{\"q\":{\"p\":{\"n\":1,\"o\":0}}}],\"z\":{\"a\":null,\"b\":[{\"c\":2,\"d\":"
      "1},{\"c\":3}]}}"},
-    {" [ 1 , [ 2 , [ { \"b\" : false , \"a\" : true } ] ] ] ",
-     "[1,[2,[{\"a\":true,\"b\":false}]]]"},
+    {" [ 1 , [ 2 , [ { \"b\" : false , \"a\" : true } ] ] ] ", "[1,[2,[{\"a\":true,\"b\":false}]]]"},
 };
 #define PYTHON_N (sizeof(python) / sizeof(python[0]))
 
@@ -160,21 +159,17 @@ static void what_is_no_json_is_refused_and_what_does_not_fit_is_said(void **stat
     st_buf_init(&out, 8);
     assert_int_equal(st_json_canonical(st_slice_cstr("{a:1}"), &out, &err), STINT_EINVAL);
     assert_int_equal(st_json_canonical(st_slice_cstr(""), &out, &err), STINT_EINVAL);
-    assert_int_equal(
-        st_json_canonical(st_slice_cstr("{\"b\":[1,2],\"a\":{\"k\":\"v\"}}"), &out, &err),
-        STINT_ENOMEM);
+    assert_int_equal(st_json_canonical(st_slice_cstr("{\"b\":[1,2],\"a\":{\"k\":\"v\"}}"), &out, &err), STINT_ENOMEM);
     st_buf_clear(&out);
 }
 
 /* ---- the hash ---------------------------------------------------------------------- */
 
-static void check_hash(const char *type, const char *queue, struct st_slice payload,
-                       const char *want)
+static void check_hash(const char *type, const char *queue, struct st_slice payload, const char *want)
 {
     char hash[ST_HASH_LEN + 1];
 
-    assert_int_equal(st_spec_hash(st_slice_cstr(type), st_slice_cstr(queue), payload, hash, NULL),
-                     STINT_OK);
+    assert_int_equal(st_spec_hash(st_slice_cstr(type), st_slice_cstr(queue), payload, hash, NULL), STINT_OK);
     assert_string_equal(hash, want);
 }
 
@@ -228,14 +223,12 @@ static void any_other_payload_is_hashed_with_its_type_and_queue(void **state)
                "096a84fe21486597a1b10d56620d5c82404c576a66a3766eef0164723e748c32");
     check_hash("gr\xc3\xb6\xc3\x9f"
                "e",
-               "q", st_slice_cstr("null"),
-               "a317804e89e4ff6eb97c3f914cfb7fecae6ed54df1d2514f9f2cb0f215ef9001");
+               "q", st_slice_cstr("null"), "a317804e89e4ff6eb97c3f914cfb7fecae6ed54df1d2514f9f2cb0f215ef9001");
 }
 
 static void no_payload_and_an_empty_one_are_the_same_work(void **state)
 {
-    static const char *const want =
-        "108f6633ac62695a8993a5e91f51de310b88a3f5e4c19815ae3a932164f0b935";
+    static const char *const want = "108f6633ac62695a8993a5e91f51de310b88a3f5e4c19815ae3a932164f0b935";
 
     (void)state;
     check_hash("mail", "default", ST_NONE, want);
@@ -244,8 +237,8 @@ static void no_payload_and_an_empty_one_are_the_same_work(void **state)
 
 static void a_spec_without_a_version_or_with_a_wrong_path_is_an_ordinary_payload(void **state)
 {
-    static const char *const docs[] = {"{\"task_path\":\"a.b\"}", "{\"v\":1}",
-                                       "{\"task_path\":1,\"v\":1}", "[\"task_path\",\"v\"]"};
+    static const char *const docs[] = {"{\"task_path\":\"a.b\"}", "{\"v\":1}", "{\"task_path\":1,\"v\":1}",
+                                       "[\"task_path\",\"v\"]"};
     char one[ST_HASH_LEN + 1], two[ST_HASH_LEN + 1];
 
     (void)state;
@@ -269,9 +262,7 @@ static void a_payload_of_nothing_but_growing_numbers_has_a_hash(void **state)
     for (int i = 0; i < 5000; i++)
         st_buf_puts(&doc, i ? ",1e15" : "[1e15");
     st_buf_putc(&doc, ']');
-    assert_int_equal(
-        st_spec_hash(st_slice_cstr("t"), st_slice_cstr("q"), st_buf_view(&doc), hash, NULL),
-        STINT_OK);
+    assert_int_equal(st_spec_hash(st_slice_cstr("t"), st_slice_cstr("q"), st_buf_view(&doc), hash, NULL), STINT_OK);
     st_buf_clear(&doc);
 }
 

@@ -11,15 +11,12 @@
 static const struct {
     const char *from, *event, *to;
 } legal[] = {
-    {"blocked", "unblock", "pending"},   {"blocked", "cancel", "cancelled"},
-    {"pending", "claim", "claimed"},     {"pending", "claim_run", "running"},
-    {"pending", "cancel", "cancelled"},  {"claimed", "start", "running"},
-    {"claimed", "succeed", "succeeded"}, {"claimed", "retry", "pending"},
-    {"claimed", "fail", "failed"},       {"claimed", "release", "pending"},
-    {"claimed", "cancel", "cancelled"},  {"claimed", "steal", "running"},
-    {"running", "succeed", "succeeded"}, {"running", "retry", "pending"},
-    {"running", "fail", "failed"},       {"running", "release", "pending"},
-    {"running", "cancel", "cancelled"},  {"running", "steal", "running"},
+    {"blocked", "unblock", "pending"},   {"blocked", "cancel", "cancelled"}, {"pending", "claim", "claimed"},
+    {"pending", "claim_run", "running"}, {"pending", "cancel", "cancelled"}, {"claimed", "start", "running"},
+    {"claimed", "succeed", "succeeded"}, {"claimed", "retry", "pending"},    {"claimed", "fail", "failed"},
+    {"claimed", "release", "pending"},   {"claimed", "cancel", "cancelled"}, {"claimed", "steal", "running"},
+    {"running", "succeed", "succeeded"}, {"running", "retry", "pending"},    {"running", "fail", "failed"},
+    {"running", "release", "pending"},   {"running", "cancel", "cancelled"}, {"running", "steal", "running"},
     {"failed", "revive", "pending"},     {"cancelled", "revive", "pending"},
 };
 #define LEGAL_N (sizeof(legal) / sizeof(legal[0]))
@@ -39,8 +36,7 @@ static void every_event_in_every_state_does_what_the_table_says(void **state)
     (void)state;
     for (int s = 0; s < ST_STATE_N; s++) {
         for (int e = 0; e < ST_EVENT_N; e++) {
-            const char *want =
-                expected(st_state_name((enum st_state)s), st_event_name((enum st_event)e));
+            const char *want = expected(st_state_name((enum st_state)s), st_event_name((enum st_event)e));
             int got = st_state_next((enum st_state)s, (enum st_event)e);
 
             assert_string_equal(got < 0 ? "refused" : st_state_name((enum st_state)got), want);

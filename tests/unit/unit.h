@@ -17,12 +17,12 @@
 /* A string literal as a slice, NUL bytes inside it included. */
 #define LIT(s) ST_SLICE((s), sizeof(s) - 1)
 
-#define assert_slice_equal(slice, text)                                                  \
-    do {                                                                                 \
-        struct st_slice slice_ = (slice);                                                \
-        assert_non_null(slice_.p);                                                       \
-        assert_int_equal(slice_.len, strlen(text));                                      \
-        assert_memory_equal(slice_.p, (text), slice_.len);                               \
+#define assert_slice_equal(slice, text)                                                                                \
+    do {                                                                                                               \
+        struct st_slice slice_ = (slice);                                                                              \
+        assert_non_null(slice_.p);                                                                                     \
+        assert_int_equal(slice_.len, strlen(text));                                                                    \
+        assert_memory_equal(slice_.p, (text), slice_.len);                                                             \
     } while (0)
 
 #endif

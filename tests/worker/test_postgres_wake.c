@@ -127,8 +127,8 @@ static void *run_thread(void *arg)
 static void start(st_handler_fn fn)
 {
     static struct st_worker_handler h;
-    struct st_worker_options opt = {.opener = {open_store, NULL}, .settings = &w.settings, .handlers = &h,
-                                    .n_handlers = 1};
+    struct st_worker_options opt = {
+        .opener = {open_store, NULL}, .settings = &w.settings, .handlers = &h, .n_handlers = 1};
     stint_error err;
 
     h = (struct st_worker_handler){.pattern = "t", .fn = fn, .policy = st_policy_default};
@@ -159,11 +159,11 @@ static void add(const char *type)
     memcpy(last_id, out.id, sizeof(out.id));
 }
 
-#define UNTIL(fact)                                                                                \
-    do {                                                                                           \
-        for (int64_t end = st_clock_mono_us() + LONG_US; !(fact); usleep(1000))                    \
-            if (st_clock_mono_us() > end)                                                          \
-                fail_msg("not within %d s: %s", (int)(LONG_US / ST_SEC), #fact);                   \
+#define UNTIL(fact)                                                                                                    \
+    do {                                                                                                               \
+        for (int64_t end = st_clock_mono_us() + LONG_US; !(fact); usleep(1000))                                        \
+            if (st_clock_mono_us() > end)                                                                              \
+                fail_msg("not within %d s: %s", (int)(LONG_US / ST_SEC), #fact);                                       \
     } while (0)
 
 static int64_t sleepers(void)

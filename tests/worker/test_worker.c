@@ -58,14 +58,16 @@ static bool sent_away(const struct st_claim_req *req)
     return true;
 }
 
-static stint_code crowd_claim(struct st_store *s, const struct st_claim_req *req, struct st_job **out, size_t *n_out, stint_error *err)
+static stint_code crowd_claim(struct st_store *s, const struct st_claim_req *req, struct st_job **out, size_t *n_out,
+                              stint_error *err)
 {
     *n_out = 0;
     return sent_away(req) ? STINT_OK : crowd.real->claim(s, req, out, n_out, err);
 }
 
-static stint_code crowd_exchange(struct st_store *s, int64_t now_us, struct st_finish *items, size_t n, const struct st_claim_req *req,
-                                 struct st_job **out, size_t *n_out, bool *finished, stint_error *err)
+static stint_code crowd_exchange(struct st_store *s, int64_t now_us, struct st_finish *items, size_t n,
+                                 const struct st_claim_req *req, struct st_job **out, size_t *n_out, bool *finished,
+                                 stint_error *err)
 {
     stint_code code;
 
@@ -156,8 +158,8 @@ static void *run_thread(void *arg)
 static void start(struct world *w, st_handler_fn fn, bool once)
 {
     static struct st_worker_handler h;
-    struct st_worker_options opt = {.opener = {open_store, w}, .settings = &w->settings, .handlers = &h,
-                                    .n_handlers = 1, .once = once};
+    struct st_worker_options opt = {
+        .opener = {open_store, w}, .settings = &w->settings, .handlers = &h, .n_handlers = 1, .once = once};
     stint_error err;
 
     h = (struct st_worker_handler){.pattern = "*", .fn = fn, .arg = w, .policy = st_policy_default};
@@ -215,12 +217,12 @@ static struct st_job_info look(struct world *w, const char *id)
 }
 
 /* Waits for a fact, at most 20 s. */
-#define UNTIL(fact)                                                                      \
-    do {                                                                                 \
-        int tries_ = 0;                                                                  \
-        while (!(fact) && tries_++ < 20000)                                              \
-            usleep(1000);                                                                \
-        assert_true(fact);                                                               \
+#define UNTIL(fact)                                                                                                    \
+    do {                                                                                                               \
+        int tries_ = 0;                                                                                                \
+        while (!(fact) && tries_++ < 20000)                                                                            \
+            usleep(1000);                                                                                              \
+        assert_true(fact);                                                                                             \
     } while (0)
 
 static int count_state(struct world *w, enum st_shown s)
