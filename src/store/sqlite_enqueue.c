@@ -2,6 +2,9 @@
  *
  * sqlite_enqueue.c - adding jobs: all of a batch or none, each id once, each held key once.
  *
+ * A job's fence begins with the moment it is added, by the store's own clock: where an id is used again, its attempts
+ * go on beyond those of the job that had it before.
+ *
  * A key is a row of `ukey`, so that the table's primary key is what makes it unique.
  *
  *     active    held until the job ends; the row is removed then
@@ -103,7 +106,7 @@ static stint_code payload_add(struct st_sq_writer *w, const struct st_new_job *j
 }
 
 /* *added = false: the id is there already. */
-static stint_code job_add(struct st_sq_writer *w, const struct st_new_job *j, int64_t now, bool *added,
+static stint_code job_add(struct st_sq_writer *w, const struct st_new_job *j, int64_t now, int64_t fence, bool *added,
                           stint_error *err)
 {
     struct st_sq_lane *lane = st_sq_lane_get(w, j->queue, j->type, err);
@@ -123,6 +126,7 @@ static stint_code job_add(struct st_sq_writer *w, const struct st_new_job *j, in
     bind_int(st, 8, j->unique);
     bind_text(st, 9, j->unique ? j->key : ST_NONE);
     bind_int(st, 10, now);
+    bind_int(st, 12, fence);
     if (st_sq_run(&w->c, st, err))
         return err->code;
     *added = sqlite3_changes(w->c.db) == 1;
@@ -132,7 +136,7 @@ static stint_code job_add(struct st_sq_writer *w, const struct st_new_job *j, in
     return payload_add(w, j, err);
 }
 
-static stint_code enqueue_keyed(struct st_sq_writer *w, const struct st_new_job *j, int64_t now,
+static stint_code enqueue_keyed(struct st_sq_writer *w, const struct st_new_job *j, int64_t now, int64_t fence,
                                 struct st_enqueued *out, stint_error *err)
 {
     bool there, held, added;
@@ -148,16 +152,16 @@ static stint_code enqueue_keyed(struct st_sq_writer *w, const struct st_new_job 
         return STINT_OK;
     if (key_take(w, j, now, err))
         return err->code;
-    return job_add(w, j, now, &added, err);
+    return job_add(w, j, now, fence, &added, err);
 }
 
-static stint_code enqueue_plain(struct st_sq_writer *w, const struct st_new_job *j, int64_t now,
+static stint_code enqueue_plain(struct st_sq_writer *w, const struct st_new_job *j, int64_t now, int64_t fence,
                                 struct st_enqueued *out, stint_error *err)
 {
     bool added = false, there;
 
     answer_id(out, j->id, false);
-    if (job_add(w, j, now, &added, err))
+    if (job_add(w, j, now, fence, &added, err))
         return err->code;
     return added ? STINT_OK : same_id(w, j, &there, err);
 }
@@ -165,12 +169,13 @@ static stint_code enqueue_plain(struct st_sq_writer *w, const struct st_new_job 
 stint_code st_sq_enqueue_run(struct st_sq_writer *w, void *arg, stint_error *err)
 {
     struct st_sq_enqueue_arg *e = arg;
-    const int64_t now = st_sq_now(e->now_us);
+    const int64_t now = st_sq_now(e->now_us), fence = e->now_us ? 0 : now;
 
     for (size_t i = 0; i < e->n; i++) {
         const struct st_new_job *j = &e->jobs[i];
 
-        if (j->unique ? enqueue_keyed(w, j, now, &e->out[i], err) : enqueue_plain(w, j, now, &e->out[i], err))
+        if (j->unique ? enqueue_keyed(w, j, now, fence, &e->out[i], err)
+                      : enqueue_plain(w, j, now, fence, &e->out[i], err))
             return err->code;
     }
     return STINT_OK;

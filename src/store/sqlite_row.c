@@ -141,8 +141,6 @@ stint_code st_sq_attempt_add(struct st_sq_writer *w, const struct st_sq_row *row
     bind_blob(st, 14, e->log_tail);
     if (st_sq_run(&w->c, st, err))
         return err->code;
-    if (row->fence <= ATTEMPTS_KEPT)
-        return STINT_OK;
     st = st_sq_stmt(&w->c, SQ_ATTEMPT_TRIM, err);
     if (!st)
         return err->code;

@@ -45,7 +45,7 @@ static const char version_1[] =
     " priority INTEGER NOT NULL,"
     " due INTEGER NOT NULL,"
     " attempt INTEGER NOT NULL DEFAULT 0,"
-    " fence INTEGER NOT NULL DEFAULT 0,"
+    " fence INTEGER NOT NULL,"
     " skips INTEGER NOT NULL DEFAULT 0,"
     " cancel INTEGER NOT NULL DEFAULT 0,"
     " lease_until INTEGER,"

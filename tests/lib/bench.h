@@ -15,6 +15,7 @@ struct bench {
     atomic_int runs, go;
     const char *_Atomic aborted;
     char seen[512];
+    int64_t fence;
     stint_enqueued job;
 };
 

@@ -52,6 +52,34 @@ TEST(an_operators_retry_does_not_reset_the_fence)
     st_job_free(again);
 }
 
+/* By the store's own clock: the job that has an id now is not the one that had it when a worker fell asleep. */
+TEST(an_id_that_is_used_again_goes_on_with_its_fences)
+{
+    struct st_store *s = test_store(t);
+    struct st_new_job j = test_job(t, "mail");
+    struct st_pruned gone = {0};
+    struct st_job *old, *next;
+    struct st_job_info i;
+    stint_code verdict;
+
+    test_add(t, s, 0, j);
+    old = test_claim(t, s, 0, 60 * SEC);
+    OK(test_finish(s, 0, old, ST_OUT_FAILED));
+    OK(st_store_discard(s, &j.id, 1, &verdict, &gone, NULL));
+    st_pruned_clear(&gone);
+    OK(verdict);
+    test_add(t, s, 0, j);
+    i = test_get(s, 0, j.id.p);
+    assert_int_equal(i.fence, 0);
+    st_job_info_clear(&i);
+    next = test_claim(t, s, 0, 60 * SEC);
+    assert_true(next->fence > old->fence);
+    assert_int_equal(test_finish(s, 0, old, ST_OUT_SUCCEEDED), STINT_ELOST);
+    OK(test_finish(s, 0, next, ST_OUT_SUCCEEDED));
+    st_job_free(old);
+    st_job_free(next);
+}
+
 /* A worker that slept through its lease must not overwrite its successor. */
 TEST(finish_from_a_lost_attempt_changes_nothing)
 {

@@ -82,7 +82,7 @@ CREATE INDEX entry_key ON {s}.entry(key) WHERE key IS NOT NULL;
 CREATE TABLE {s}.ready(
     lane int8 NOT NULL,
     key int8 NOT NULL, -- due time
-    fence int8 NOT NULL, -- of the last claim
+    fence int8 NOT NULL, -- of the last claim; before the first the moment it was added, so that an id that is used again goes on
     attempt int4 NOT NULL, -- charged so far
     slot int2 NOT NULL,
     skips int2 NOT NULL, -- times in a row it was lost before it had started
@@ -307,6 +307,7 @@ DECLARE
     v_clock int8;
     v_now int8;
     v_soon int8;
+    v_fence int8;
 BEGIN
     IF EXISTS (SELECT FROM unnest(p_lanes) u(lane) WHERE (SELECT 1 FROM lane l WHERE l.lane = u.lane LIMIT 1) IS NULL) THEN
         PERFORM _lanes_note(p_lanes, p_queues, p_types, p_priorities);
@@ -315,6 +316,7 @@ BEGIN
     v_clock := _us(clock_timestamp());
     v_now := coalesce(nullif(p_now, 0), v_clock);
     v_soon := least(v_clock - 2000000, _us(now()));
+    v_fence := CASE p_now WHEN 0 THEN v_now ELSE 0 END;
     --< of all slots
     WITH e AS (INSERT INTO entry(lane, created, due, timeout, max_attempts, slot, umode, id, payload, meta)
         SELECT lane, v_now, CASE WHEN due0 > 0 THEN due0 ELSE v_now + delay END, timeout, max_attempts, slot, 0, id, payload, meta
@@ -324,7 +326,7 @@ BEGIN
     t AS (INSERT INTO tally(lane, waiting) SELECT lane, count(*) FROM e GROUP BY lane)
     INSERT INTO ready(lane, key, fence, attempt, slot, skips, keyed, id, at)
         SELECT CASE WHEN due >= v_soon THEN lane ELSE lane + 1 END, CASE WHEN due >= v_soon THEN greatest(due, v_clock) ELSE due END,
-            0, 0, slot, 0, false, id, at FROM e;
+            v_fence, 0, slot, 0, false, id, at FROM e;
     -->
 END $f$;
 
@@ -391,7 +393,7 @@ BEGIN
     END LOOP;
     INSERT INTO ready(lane, key, fence, attempt, slot, skips, keyed, id, at)
         VALUES (CASE WHEN v_due >= v_soon THEN v_lane ELSE v_lane + 1 END,
-            CASE WHEN v_due >= v_soon THEN greatest(v_due, v_clock) ELSE v_due END, 0, 0, v_home, 0, p_umode = 1, p_id, v_at);
+            CASE WHEN v_due >= v_soon THEN greatest(v_due, v_clock) ELSE v_due END, CASE p_now WHEN 0 THEN v_now ELSE 0 END, 0, v_home, 0, p_umode = 1, p_id, v_at);
     INSERT INTO tally(lane, waiting) VALUES (v_lane, 1);
 END $f$;
 
@@ -1531,7 +1533,7 @@ BEGIN
         v_clock := _us(clock_timestamp());
         IF x.kind = 1 THEN
             INSERT INTO ready(lane, key, fence, attempt, slot, skips, keyed, id)
-                SELECT e.lane, greatest(e.due, v_clock), coalesce((SELECT max(d.fence) FROM ended d WHERE d.id = e.id), 0), 0, e.slot, 0,
+                SELECT e.lane, greatest(e.due, v_clock), coalesce((SELECT max(d.fence) FROM ended d WHERE d.id = e.id), v_clock), 0, e.slot, 0,
                     e.umode = 1, e.id FROM entry e WHERE e.id = x.id LIMIT 1;
         ELSIF x.kind IN (2, 4) THEN
             DELETE FROM ready r WHERE r.id = x.id;

@@ -349,7 +349,7 @@ BEGIN
                         CASE WHEN r.key <= {s}._us(statement_timestamp()) THEN 2 WHEN r.attempt > 0 THEN 3 ELSE 1 END
                     WHEN l.id IS NOT NULL THEN CASE WHEN l.started IS NULL THEN 4 ELSE 5 END
                     ELSE nullif(d.state, 1) + 2 END AS shown,
-                coalesce(r.attempt, l.attempt, d.n, 0) AS attempt, coalesce(r.fence, l.fence, d.fence, 0) AS fence,
+                coalesce(r.attempt, l.attempt, d.n, 0) AS attempt, coalesce(nullif(coalesce(r.fence, l.fence, d.fence), e.created), 0) AS fence,
                 coalesce(e.max_attempts, (p.text::json ->> 'max_attempts')::int4, 3) AS max_attempts,
                 coalesce(e.timeout, (p.text::json ->> 'timeout_us')::int8, 3600000000) AS timeout,
                 e.created, coalesce(r.key, l.due, e.due) AS due, least(l.started, {s}._first(e.id)) AS first_started,
