@@ -321,6 +321,47 @@ def test_the_standby_takes_over(stint, pen):
             server.stop(signal.SIGQUIT)
 
 
+def test_what_no_standby_has_is_not_acknowledged_by_asking_again(stint, pen):
+    """Whoever cancels a commit that waits for a standby ends that wait: the primary alone has it, and shows it to everybody."""
+    server = Cluster(pen)
+
+    def wait_for(standby):
+        server.sql(f"ALTER SYSTEM SET synchronous_standby_names = '{standby}'")
+        server.sql("SELECT pg_reload_conf()")
+        until(lambda: server.value("SHOW synchronous_standby_names") == standby, "the setting to hold")
+
+    def seen(id, state, which=""):
+        server.sql(f"SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep' {which}")
+        return server.value(f"SELECT count(*) FROM jobs.job WHERE id = '{id}' AND state = '{state}'") == "1"
+
+    try:
+        stint.env["STINT_STORE"] = url_of([server], "jobs")
+        stint.config({"t": stint.probe("hold")})
+        stint("migrate", "up")
+        wait_for("nobody")
+        for args in (("--id", "id0"), ("--id", "id2", "--key", "k")):
+            stint("enqueue", "t", "{}", *args, "--store-timeout", "1s", check=6)
+            until(lambda: seen(args[1], "pending"), "the job to be seen")
+            stint("enqueue", "t", "{}", *args, "--store-timeout", "1s", check=6)
+        stint("enqueue", "t", "{}", "--key", "k", "--store-timeout", "1s", check=6)  # the key's job is not safe, either
+        wait_for("")
+        assert stint.enqueue("t", "{}", "--id", "id0") == "id0" and stint.enqueue("t", "{}", "--key", "k") == "id2"
+        with stint.worker("--slots", "1") as worker:
+            stint.until_started("id0")
+            wait_for("nobody")
+            stint.go()
+            until(lambda: "store.away" in worker.log, "the worker to give up")
+            until(lambda: seen("id0", "succeeded", "AND now() - query_start > interval '6 s'"), "what it wrote to be seen")
+            until(lambda: server.value("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+                                       " AND query LIKE '%_settle%'") != "0", "it to ask again")
+            assert "job.succeeded" not in worker.log
+            wait_for("")
+            until(lambda: worker.log.count("job.succeeded") == 2, lambda: f"the outcomes to be acknowledged: {worker.log}")
+        assert stint.counts() == {"succeeded": 2}
+    finally:
+        server.stop(signal.SIGQUIT)
+
+
 # ---- the network ----
 
 

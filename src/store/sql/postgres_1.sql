@@ -285,6 +285,15 @@ BEGIN
     END LOOP;
 END $f$;
 
+-- What was found to be there already is told as if this transaction had written it, so it must be as safe.  Where commits wait
+-- for a standby, somebody else's may have been cut short while it waited: a record of our own makes this one wait for both.
+CREATE FUNCTION {s}._vouch() RETURNS void LANGUAGE plpgsql SET search_path = {s}, pg_temp AS $f$
+BEGIN
+    IF current_setting('synchronous_standby_names') <> '' THEN
+        PERFORM pg_logical_emit_message(true, 'stint', '');
+    END IF;
+END $f$;
+
 -- ---- enqueue ----------------------------------------------------------------------------------
 
 -- p_lanes and beside it: the distinct lanes of the jobs that follow.
@@ -360,6 +369,7 @@ BEGIN
         IF FOUND THEN
             IF e.payload IS NOT DISTINCT FROM p_payload
                 AND EXISTS (SELECT FROM lane l WHERE l.lane = e.lane AND l.queue = p_queue AND l.type = p_type) THEN
+                PERFORM _vouch();
                 RETURN;
             END IF;
             RAISE EXCEPTION 'the id % is taken by another job', _id(p_id) USING ERRCODE = 'ST002';
@@ -377,6 +387,7 @@ BEGIN
                 IF k.mode <> 2 OR k.until > v_now THEN -- held, if only by a job of this id that was removed long ago
                     id := k.id;
                     duplicate := true;
+                    PERFORM _vouch();
                     RETURN;
                 END IF;
                 UPDATE ukey x SET id = p_id, mode = p_umode, until = CASE WHEN p_umode = 2 THEN v_now + p_window END
@@ -797,6 +808,9 @@ BEGIN
             CROSS JOIN LATERAL (SELECT e.state, e.outcome FROM ended e WHERE e.id = u.id AND e.fence = u.fence AND e.part = 0
                 AND e.slot IN (_home(u.id), 16) LIMIT 1) e
             WHERE e.outcome = u.outcome OR (e.outcome = 3 AND u.outcome IN (1, 4));
+        IF FOUND THEN
+            PERFORM _vouch();
+        END IF;
     END IF;
 END $f$;
 
