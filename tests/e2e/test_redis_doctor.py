@@ -324,7 +324,7 @@ def test_a_worker_notices_that_the_store_was_emptied(stint, server):
 
 
 def test_a_server_that_is_full_says_so(stint, server):
-    server.set("maxmemory", "1mb")
+    server.set("maxmemory", "100kb")
     with pytest.raises(Refused):
         server("SET", "x", "y")
     error = stint.refuses("enqueue", "ok", "{}", code=4)
