@@ -192,7 +192,7 @@ def user_url(server):
     ("-del", "error", "write stint:*"),
     ("-hset", "error", "run all that scripts need: HSET"),
     ("-zadd", "error", "run all that scripts need: ZADD"),
-    ("-client|tracking", "warning", "CLIENT TRACKING"),
+    ("-client", "warning", "CLIENT TRACKING"),
     ("-publish", "warning", "publish asynq:cancel"),
 ])
 def test_doctor_finds_what_a_user_may_not_do(stint, server, lack, severity, words):
