@@ -208,7 +208,10 @@ static stint_code check_cluster(const struct check *k, stint_error *err)
                  2);
     code = st_redis_run(k->s->r, &b, err);
     state = code ? ST_NONE : st_redis_info(st_redis_text(st_redis_reply(&b, 0)), "cluster_state");
-    if (!code && !st_slice_is(state, "ok"))
+    if (!code && st_redis_reply(&b, 0)->type == REDIS_REPLY_ERROR)
+        say(k, ST_WARNING, rights_remedy,
+            "this user may not CLUSTER INFO: whether all slots have a master is not known");
+    else if (!code && !st_slice_is(state, "ok"))
         say(k, ST_BAD, "see CLUSTER NODES: some slots have no master", "the Cluster's state is %.*s", (int)state.len,
             state.p ? state.p : "");
     else if (!code)
