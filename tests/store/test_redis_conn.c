@@ -839,6 +839,27 @@ static void a_plain_url_of_a_node_is_a_cluster(void **state)
     st_redis_close(r);
 }
 
+/* What doctor proposes is enough for a Cluster, on a 6.2 too, to which CLUSTER is @admin as a whole. */
+static void a_user_with_few_rights_finds_all_nodes(void **state)
+{
+    const char *nodes = strstr(kit_url(), "://") + 3;
+    char command[160], url[256];
+    struct st_redis *r;
+
+    (void)state;
+    for (int n = 1; n <= 4; n++) {
+        snprintf(command, sizeof(command),
+                 "cli %d ACL SETUSER few on '>pw' '~few:*' +@all -@admin -@dangerous '+cluster|slots'", n);
+        kit_ctl(command);
+    }
+    snprintf(url, sizeof(url), "redis-cluster://few:pw@%s", nodes);
+    r = kit_open_url(url, 0);
+    OK(kit_do(r, ST_REDIS_WRITE, "SET few:{a} 1", NULL, NULL));
+    OK(kit_do(r, ST_REDIS_WRITE, "SET few:{b} 1", NULL, NULL));
+    OK(kit_do(r, ST_REDIS_WRITE, "SET few:{c} 1", NULL, NULL));
+    st_redis_close(r);
+}
+
 /* The slot of {b}, from node 1 to 2; half: leaves it between them. */
 static void move_slot(bool half)
 {
@@ -969,8 +990,11 @@ int main(void)
         cmocka_unit_test(a_failover_is_followed),
     };
     const struct CMUnitTest cluster[] = {
-        cmocka_unit_test(a_batch_goes_to_all_nodes),       cmocka_unit_test(a_plain_url_of_a_node_is_a_cluster),
-        cmocka_unit_test(moved_and_ask_are_followed),      cmocka_unit_test(a_failed_node_is_replaced),
+        cmocka_unit_test(a_batch_goes_to_all_nodes),
+        cmocka_unit_test(a_plain_url_of_a_node_is_a_cluster),
+        cmocka_unit_test(a_user_with_few_rights_finds_all_nodes),
+        cmocka_unit_test(moved_and_ask_are_followed),
+        cmocka_unit_test(a_failed_node_is_replaced),
         cmocka_unit_test(a_cluster_with_a_hole_is_eagain),
     };
     int failed;
