@@ -5,9 +5,8 @@
  *     rq_limit CONNINFO REDIS_SOCKET N
  *
  * As the plainest worker would, one message after the other: LMOVE to the intermediate list and HGET of the data (one
- * pipeline), one UPDATE that wins the lease, RQ's `started` (one pipeline), one UPDATE that writes the outcome, RQ's
- * `finished` (one pipeline).  Two transactions per run, both durable as the server is set.  Nothing is executed, no
- * file is written.
+ * pipeline), one UPDATE that wins the lease, RQ's `started` (one pipeline), one UPDATE that writes the outcome, RQ's `finished`
+ * (one pipeline).  Two transactions per run, both durable as the server is set.  Nothing is executed, no file is written.
  */
 #include <hiredis/hiredis.h>
 #include <libpq-fe.h>

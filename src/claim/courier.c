@@ -560,8 +560,7 @@ static void await_work(struct st_courier *c)
         pthread_cond_wait(&c->cond, &c->mutex);
 }
 
-/* One turn of the thread: outcomes before a disown, which would give back what they are about.  false: nothing is left
- * to do, or time is up. */
+/* One turn of the thread: outcomes before a disown, which would give back what they are about.  false: nothing is left to do, or time is up. */
 static bool turn(struct st_courier *c)
 {
     struct claim_order o;

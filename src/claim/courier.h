@@ -57,9 +57,8 @@ stint_code st_courier_new(const struct st_opener *opener, struct st_admit admit,
 
 /* Takes over a list of n ended attempts; written at once when idle, in batches while busy. */
 void st_courier_finish(struct st_courier *c, struct st_done *first, struct st_done *last, size_t n);
-/* Ask for up to n jobs, the first n_run to run at once.  One claim at a time.  Takes a reference to plan.  late_us > 0:
- * only jobs that have been due for so long.  may_defer: where many are claiming it may be answered with `crowded`, and
- * less than there is. */
+/* Ask for up to n jobs, the first n_run to run at once.  One claim at a time.  Takes a reference to plan.  late_us > 0: only
+ * jobs that have been due for so long.  may_defer: where many are claiming it may be answered with `crowded`, and less than there is. */
 void st_courier_claim(struct st_courier *c, struct st_plan *plan, size_t n, size_t n_run, int64_t late_us,
                       bool may_defer);
 /* After a claim that ended EUNKNOWN: give back what we hold without knowing.  ids: n texts, copied. */

@@ -8,8 +8,8 @@
  *     DISARMED --arm--> ARMED --there may be work--> DISARMED, wake the loop
  *
  * A store whose waits are for everything is waited for only while armed: the thread sleeps for good while the worker is
- * busy, since a busy worker asks anyway.  A store that tells whom its news is for is always waited for: while disarmed
- * for what concerns this worker's own jobs, and nobody then takes it for one that sleeps.
+ * busy, since a busy worker asks anyway.  A store that tells whom its news is for is always waited for: while disarmed for
+ * what concerns this worker's own jobs, and nobody then takes it for one that sleeps.
  *
  * Thread: its own, with a store handle of its own.
  */

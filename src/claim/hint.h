@@ -16,8 +16,8 @@ stint_code st_hinter_new(const struct st_opener *opener, const char *worker_id, 
 /* Another plan from now on. */
 void st_hinter_plan(struct st_hinter *h, struct st_plan *plan);
 
-/* Wake us for work.  fruitless: the last hint led to nothing.  Such hints are spaced out, up to 20 ms, so that the
- * traffic of other queues does not keep us busy. */
+/* Wake us for work.  fruitless: the last hint led to nothing.  Such hints are spaced out, up to 20 ms, so that the traffic
+ * of other queues does not keep us busy. */
 void st_hinter_arm(struct st_hinter *h, bool fruitless);
 /* We ask for work anyway. */
 void st_hinter_disarm(struct st_hinter *h);

@@ -17,8 +17,7 @@ stint_code st_config_read(const char *path, bool check_programs, struct st_setti
 stint_code st_config_parse(const char *name, const char *dir, struct st_slice text, bool check_programs,
                            struct st_settings *s, stint_error *err);
 
-/* STINT_WORKER_ID, STINT_SLOTS, STINT_QUEUES (a,b or a=3,b=1), STINT_POLL, STINT_SIGNAL over *s.  EINVAL names the
- * variable. */
+/* STINT_WORKER_ID, STINT_SLOTS, STINT_QUEUES (a,b or a=3,b=1), STINT_POLL, STINT_SIGNAL over *s.  EINVAL names the variable. */
 stint_code st_config_env(struct st_settings *s, stint_error *err);
 
 /* "a,b" strict or "a=3,b=1" weighted, for --queues and STINT_QUEUES. */

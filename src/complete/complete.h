@@ -12,8 +12,8 @@ struct st_done;
 
 /* Somebody who wants to know what came of an attempt.  Embedded in his own record, which over takes back. */
 struct st_ticket {
-    /* f: what the store answered (its verdict may be ELOST); NULL = nothing was written, the job is somebody else's.
-     * May take d->ran.result for itself.  Any thread, once. */
+    /* f: what the store answered (its verdict may be ELOST); NULL = nothing was written, the job is somebody else's.  May
+     * take d->ran.result for itself.  Any thread, once. */
     void (*over)(struct st_ticket *t, struct st_done *d, const struct st_finish *f);
 };
 
@@ -39,9 +39,9 @@ bool st_done_decide(const struct st_done *d, double unit, int64_t now_boot_us, s
 /* Results above this go to files. */
 #define ST_RESULT_INLINE (64 * 1024)
 
-/* Moves a large result (or any, with to_file) into a file under dir (temp name, fsync, rename) and sets d->result_ref;
- * a small one stays where it is, file or not. If it cannot be written the attempt becomes a failed one, kind internal.
- */
+/* Moves a large result (or any, with to_file) into a file under dir (temp name, fsync, rename) and sets d->result_ref; a
+ * small one stays where it is, file or not.
+ * If it cannot be written the attempt becomes a failed one, kind internal. */
 void st_result_settle(struct st_done *d, const char *dir);
 /* Where they go unless configured: beside the store's file, or in the working directory; for free(). */
 char *st_results_dir(const char *store_url);

@@ -5,8 +5,8 @@
  * A file's name carries the job and the fence, so that two attempts never write to the same one; it is written
  * under a temporary name, synced and renamed, so that a path in the store always leads to a whole result.
  *
- * A small result that goes to a file because somebody looks for it there is in the store as well: its file is not
- * synced, and what a power failure takes of it the store still has.
+ * A small result that goes to a file because somebody looks for it there is in the store as well: its file is not synced, and
+ * what a power failure takes of it the store still has.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -2,9 +2,9 @@
  *
  * await.c - wait until a job has ended.
  *
- * The store's hint may be lost or come for another job: it only decides when to look again.  A store that tells whom
- * its news is for tells nobody of an end, since that would cost every job something; there we look after 10 ms, and
- * then ever more seldom: a job is seen to have ended within a fifth of the time it took, and half a second at most.
+ * The store's hint may be lost or come for another job: it only decides when to look again.  A store that tells whom its
+ * news is for tells nobody of an end, since that would cost every job something; there we look after 10 ms, and then
+ * ever more seldom: a job is seen to have ended within a fifth of the time it took, and half a second at most.
  *
  * Thread: the store handle's.
  */

@@ -201,8 +201,8 @@ static bool is_stopped(pid_t pid)
     return end && (end[2] == 'T' || end[2] == 't');
 }
 
-/* Something was to be killed a while ago and nothing was heard since.  A minder that is stopped will never do it:
- * without it the kernel and we will. */
+/* Something was to be killed a while ago and nothing was heard since.  A minder that is stopped will never do it: without it
+ * the kernel and we will. */
 static void on_silence(uv_timer_t *timer)
 {
     struct st_link *l = timer->data;

@@ -5,8 +5,8 @@
  *     todo --pop--> handler --push--> done --take--> the loop
  *
  * A thread that takes an item while more are waiting wakes one more thread, unless handlers have been so short that
- * waking costs more than running: then one or two threads drain the queue.  Should a long one come after short ones,
- * the nudge wakes another thread a few milliseconds later.
+ * waking costs more than running: then one or two threads drain the queue.  Should a long one come after short ones, the
+ * nudge wakes another thread a few milliseconds later.
  *
  * Invariants:
  *   (1) an item is in exactly one place: todo, a thread, done, or the caller's hands;

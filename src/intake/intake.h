@@ -3,8 +3,8 @@
  * intake.h - jobs that somebody else's queue announces.
  *
  * A message brings the id of a job that is in the store already.  The intake takes messages while there are free slots,
- * acquires each job by its id, hands it to the worker, and when the attempt is over finishes the message.  Whoever
- * holds the lease runs the job; a message alone gives no right to.
+ * acquires each job by its id, hands it to the worker, and when the attempt is over finishes the message.  Whoever holds
+ * the lease runs the job; a message alone gives no right to.
  *
  * The loop calls everything here, but for tickets, which any thread may end.
  */

@@ -5,9 +5,9 @@
  *     loop --grant, tickets over--> intake --take, start, end--> Redis
  *     loop <----- arrivals -------- intake --acquire-----------> store
  *
- * It sleeps listening: the server tells it when one of the queues has changed (CLIENT TRACKING with a redirect), and
- * whoever wants something of this worker by name; the loop rings it for slots and outcomes.  Nothing is popped without
- * lying in another list at the same moment, whatever the number of queues.
+ * It sleeps listening: the server tells it when one of the queues has changed (CLIENT TRACKING with a redirect), and whoever
+ * wants something of this worker by name; the loop rings it for slots and outcomes.  Nothing is popped without lying
+ * in another list at the same moment, whatever the number of queues.
  *
  * Invariants:
  *   (1) it never holds more jobs for the loop than the loop has slots for;

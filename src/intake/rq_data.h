@@ -22,9 +22,9 @@ struct st_rq_call {
     char run_id[ST_ID_MAX + 1];
 };
 
-/* Reads the field `data` of a job's hash: zlib or not, JSON or pickle.  function: what the called one must be, or end
- * with after a dot.  The run id is its first argument, or the keyword argument run_id: a text, a UUID or a whole
- * number. EINVAL says what is wrong, in a sentence that may be shown to whoever sent it. */
+/* Reads the field `data` of a job's hash: zlib or not, JSON or pickle.  function: what the called one must be, or end with
+ * after a dot.  The run id is its first argument, or the keyword argument run_id: a text, a UUID or a whole number.
+ * EINVAL says what is wrong, in a sentence that may be shown to whoever sent it. */
 stint_code st_rq_data_read(struct st_slice data, const char *function, struct st_rq_call *out, stint_error *err);
 
 /* A result (JSON, text, or none) in the serializer's bytes, base64.  false: it is too large, or is neither. */

@@ -75,8 +75,8 @@ stint_code st_rq_beat(struct st_rq *q, const struct st_rq_running *running, size
 /* What the worker is doing, for those who look: the last job begun, NULL = nothing. */
 void st_rq_add_state(struct st_rq *q, const char *job, bool suspended);
 
-/* Moves what is due in the scheduled registries to the queues, then at most n messages to the intermediate lists, the
- * first queue first.  out has room for n. */
+/* Moves what is due in the scheduled registries to the queues, then at most n messages to the intermediate lists, the first
+ * queue first.  out has room for n. */
 struct st_rq_taken {
     size_t n;
     bool suspended;
@@ -98,8 +98,8 @@ stint_code st_rq_flush(struct st_rq *q, stint_error *err);
  * logged. */
 stint_code st_rq_flush_lenient(struct st_rq *q, bool loud, stint_error *err);
 
-/* Gives back to the queues what dead workers left: ids that lie in an intermediate list for a minute, and started jobs
- * whose time is up, of those that `ours` knows.  Removes what has expired from the registries. */
+/* Gives back to the queues what dead workers left: ids that lie in an intermediate list for a minute, and started jobs whose
+ * time is up, of those that `ours` knows.  Removes what has expired from the registries. */
 typedef bool (*st_rq_ours_fn)(void *arg, struct st_slice data);
 stint_code st_rq_recover(struct st_rq *q, st_rq_ours_fn ours, void *arg, size_t *n_back, stint_error *err);
 

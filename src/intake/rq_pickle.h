@@ -2,8 +2,8 @@
  *
  * rq_pickle.h - pickles read without running anything, and JSON values written as pickles.
  *
- * A pickle is a program.  This reader knows the few instructions that plain values are made of, and one class,
- * uuid.UUID, which it does not import either: it only reads the number.  Everything else is refused by name.
+ * A pickle is a program.  This reader knows the few instructions that plain values are made of, and one class, uuid.UUID,
+ * which it does not import either: it only reads the number.  Everything else is refused by name.
  */
 #ifndef ST_INTAKE_RQ_PICKLE_H
 #define ST_INTAKE_RQ_PICKLE_H

@@ -5,21 +5,21 @@
  *     queue --take--> intermediate --start--> wip (one execution) --end--> finished, failed, scheduled, queue
  *                          `---------------------- end -------------------^
  *
- * A script that fails keeps what it has written.  So what a message is moved between is looked at before it is taken
- * from anywhere, and what is only told beside that may be of any kind, since anybody may write it: the rest is done,
- * and then the error is told.
+ * A script that fails keeps what it has written.  So what a message is moved between is looked at before it is taken from anywhere, and
+ * what is only told beside that may be of any kind, since anybody may write it: the rest is done, and then the error is told.
  *
- * Invariant: an end happens only to a message that is where its holder left it: in the intermediate list, or in wip
- * under the holder's own execution.  So repeating one does nothing, and a holder that was given up changes nothing.
+ * Invariant: an end happens only to a message that is where its holder left it: in the intermediate list, or in wip under
+ * the holder's own execution.  So repeating one does nothing, and a holder that was given up changes nothing.
  */
 #include "intake/rq_scripts.h"
 
-/* KEYS: rq:suspended, then per queue: queue, intermediate, scheduled, scheduler's lock.  ARGV: n, now, now as text, the
- * most bytes of data that are read, the longest id. What is due in `scheduled` goes to its queue first, unless a
- * scheduler of RQ's own does that.  Data that is too large is not sent, nor is any other field, since anybody may write
- * them; ids without a job, and ids that are no ids of RQ's making, are dropped, so many at a time.  A key of the wrong
- * kind does not hold up the other queues. Gives 1 = suspended, how many were dropped, the last error, then of each
- * message id, number of the queue, data, 1 = it was begun before, bytes of the data. */
+/* KEYS: rq:suspended, then per queue: queue, intermediate, scheduled, scheduler's lock.  ARGV: n, now, now as text, the most
+ * bytes of data that are read, the longest id.
+ * What is due in `scheduled` goes to its queue first, unless a scheduler of RQ's own does that.  Data that is too large is not
+ * sent, nor is any other field, since anybody may write them; ids without a job, and ids that are no ids of RQ's making, are dropped, so many at a time.  A key of the wrong kind does not
+ * hold up the other queues.
+ * Gives 1 = suspended, how many were dropped, the last error, then of each message id, number of the queue, data, 1 = it was begun before,
+ * bytes of the data. */
 struct st_redis_script st_rq_script_take = {
     "rq_take",
     "local n, most, bytes, out = tonumber(ARGV[1]), tonumber(ARGV[4]), 0, {0, 0, ''}\n"
@@ -92,8 +92,7 @@ struct st_redis_script st_rq_script_start = {
 };
 
 /* KEYS: job, wip, intermediate, queue, worker.
- * ARGV: how, id, execution, now as text, now, value, queue's name, worker, when, started, seconds worked, "1" = a
- * failure. */
+ * ARGV: how, id, execution, now as text, now, value, queue's name, worker, when, started, seconds worked, "1" = a failure. */
 struct st_redis_script st_rq_script_end = {
     "rq_end",
     "local how, id, exec, job, now = ARGV[1], ARGV[2], ARGV[3], KEYS[1], tonumber(ARGV[5])\n"
@@ -117,8 +116,7 @@ struct st_redis_script st_rq_script_end = {
     "if ours == 0 and over then ours = redis.call('LREM', KEYS[3], 1, id) end\n" /* its start was not written */
     "if ours == 0 or redis.call('EXISTS', job) == 0 then return 0 end\n"
     "for _, e in ipairs(exec == '' and ask('ZRANGE', 'rq:executions:' .. id, 0, -1) or {}) do\n"
-    "  if redis.call('ZSCORE', KEYS[2], id .. ':' .. e) then return 0 end\n" /* the id was there twice, and runs by the
-                                                                                other */
+    "  if redis.call('ZSCORE', KEYS[2], id .. ':' .. e) then return 0 end\n" /* the id was there twice, and runs by the other */
     "end\n"
     "local function count(field)\n"
     "  if redis.call('EXISTS', KEYS[5]) == 0 then return end\n"
@@ -178,40 +176,40 @@ struct st_redis_script st_rq_script_end = {
     "",
 };
 
-/* KEYS: worker, then per running job: job, wip, intermediate.  ARGV: now as text, now, ttl, ttl of the worker, worker,
- * then per running job: id, execution, its start as text.  A job whose start is not written (the server was away) still
- * lies in the intermediate list: it begins now.  0 = the worker is not known here. */
+/* KEYS: worker, then per running job: job, wip, intermediate.  ARGV: now as text, now, ttl, ttl of the worker, worker, then per
+ * running job: id, execution, its start as text.  A job whose start is not written (the server was away) still lies in the
+ * intermediate list: it begins now.  0 = the worker is not known here. */
 struct st_redis_script st_rq_script_beat = {
     "rq_beat",
-    BEGIN "local now, ttl = ARGV[2], tonumber(ARGV[3])\n"
-          "local known = redis.call('HEXISTS', KEYS[1], 'birth')\n" /* the key alone may be what is left of one that was
-                                                                       deleted */
-          "if known == 1 then\n"
-          "  redis.call('HSET', KEYS[1], 'last_heartbeat', ARGV[1])\n"
-          "  redis.call('EXPIRE', KEYS[1], ARGV[4])\n"
-          "end\n"
-          "for i = 2, #KEYS, 3 do\n"
-          "  local id, exec, there = ARGV[i + 4], ARGV[i + 5], redis.call('EXISTS', KEYS[i]) == 1\n"
-          "  local begun = redis.call('ZSCORE', KEYS[i + 1], id .. ':' .. exec)\n"
-          "  if there and not begun and redis.call('LREM', KEYS[i + 2], 1, id) == 1 then\n"
-          "    begin(KEYS[i], KEYS[i + 1], id, exec, ARGV[i + 6], now, ttl, ARGV[5])\n"
-          "  elseif there and begun then\n"
-          "    local key, all = 'rq:execution:' .. id .. ':' .. exec, 'rq:executions:' .. id\n"
-          "    redis.call('HSET', key, 'last_heartbeat', now)\n"
-          "    redis.call('EXPIRE', key, ttl)\n"
-          "    redis.pcall('ZADD', all, now + ttl + 60, exec)\n"
-          "    redis.call('EXPIRE', all, ttl + 60)\n"
-          "    redis.call('ZADD', KEYS[i + 1], 'XX', now + ttl, id .. ':' .. exec)\n"
-          "    redis.call('HSET', KEYS[i], 'last_heartbeat', ARGV[1])\n"
-          "  end\n"
-          "end\n"
-          "return known\n",
+    BEGIN
+    "local now, ttl = ARGV[2], tonumber(ARGV[3])\n"
+    "local known = redis.call('HEXISTS', KEYS[1], 'birth')\n" /* the key alone may be what is left of one that was deleted */
+    "if known == 1 then\n"
+    "  redis.call('HSET', KEYS[1], 'last_heartbeat', ARGV[1])\n"
+    "  redis.call('EXPIRE', KEYS[1], ARGV[4])\n"
+    "end\n"
+    "for i = 2, #KEYS, 3 do\n"
+    "  local id, exec, there = ARGV[i + 4], ARGV[i + 5], redis.call('EXISTS', KEYS[i]) == 1\n"
+    "  local begun = redis.call('ZSCORE', KEYS[i + 1], id .. ':' .. exec)\n"
+    "  if there and not begun and redis.call('LREM', KEYS[i + 2], 1, id) == 1 then\n"
+    "    begin(KEYS[i], KEYS[i + 1], id, exec, ARGV[i + 6], now, ttl, ARGV[5])\n"
+    "  elseif there and begun then\n"
+    "    local key, all = 'rq:execution:' .. id .. ':' .. exec, 'rq:executions:' .. id\n"
+    "    redis.call('HSET', key, 'last_heartbeat', now)\n"
+    "    redis.call('EXPIRE', key, ttl)\n"
+    "    redis.pcall('ZADD', all, now + ttl + 60, exec)\n"
+    "    redis.call('EXPIRE', all, ttl + 60)\n"
+    "    redis.call('ZADD', KEYS[i + 1], 'XX', now + ttl, id .. ':' .. exec)\n"
+    "    redis.call('HSET', KEYS[i], 'last_heartbeat', ARGV[1])\n"
+    "  end\n"
+    "end\n"
+    "return known\n",
     "",
 };
 
-/* KEYS: queue, intermediate, finished, failed.  ARGV: now.  Whatever lies in the intermediate list for a minute goes
- * back to the head of the queue; the marks of when it was first seen are RQ's own.  Whoever had it may have begun its
- * run: that is noted in a field of ours. */
+/* KEYS: queue, intermediate, finished, failed.  ARGV: now.  Whatever lies in the intermediate list for a minute goes back to the
+ * head of the queue; the marks of when it was first seen are RQ's own.  Whoever had it may have begun its run: that is noted in
+ * a field of ours. */
 struct st_redis_script st_rq_script_stuck = {
     "rq_stuck",
     "local now, n = tonumber(ARGV[1]), 0\n"
@@ -237,9 +235,9 @@ struct st_redis_script st_rq_script_stuck = {
 };
 
 /* KEYS: wip.  ARGV: now, how many are passed over, how many are wanted, the most bytes of data that are read.
- * Started jobs whose time is up, with their data; those of which RQ has no job go.  A member is "job:execution", or the
- * job alone as older versions wrote it.  Data that is too large or not there is "". Gives how many were looked at, then
- * member, id and data of those that are still there. */
+ * Started jobs whose time is up, with their data; those of which RQ has no job go.  A member is "job:execution", or the job
+ * alone as older versions wrote it.  Data that is too large or not there is "".
+ * Gives how many were looked at, then member, id and data of those that are still there. */
 struct st_redis_script st_rq_script_lost = {
     "rq_lost",
     "local most, bytes, out = tonumber(ARGV[4]), 0, {0}\n"
@@ -261,8 +259,7 @@ struct st_redis_script st_rq_script_lost = {
     "",
 };
 
-/* KEYS: job, wip, queue.  ARGV: member of wip, id, now.  A started job whose time is up goes back to the head of its
- * queue. */
+/* KEYS: job, wip, queue.  ARGV: member of wip, id, now.  A started job whose time is up goes back to the head of its queue. */
 struct st_redis_script st_rq_script_back = {
     "rq_back",
     "local score = redis.call('ZSCORE', KEYS[2], ARGV[1])\n"

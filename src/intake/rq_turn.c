@@ -6,8 +6,8 @@
  *                |         `-- refused: see refuse()
  *                `-- not understood: failed
  *
- * The loop has the job before RQ's side is written: a crash in between leaves the message in the intermediate list,
- * from where it comes again, and the lease decides.
+ * The loop has the job before RQ's side is written: a crash in between leaves the message in the intermediate list, from
+ * where it comes again, and the lease decides.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,8 +61,8 @@ static void tell_ended(struct st_intake *x, const struct taken *t, const struct 
         st_rq_end_now(x, &t->m, ST_RQ_FINISHED, NULL, 0);
 }
 
-/* Whoever only heard of a run that somebody else has, or had, is done: that is no error.  A run that cannot start yet
- * keeps its message, for then. */
+/* Whoever only heard of a run that somebody else has, or had, is done: that is no error.  A run that cannot start yet keeps its
+ * message, for then. */
 static void refuse(struct st_intake *x, struct taken *t, enum st_refusal why)
 {
     const int64_t now = st_clock_real_us();

@@ -5,8 +5,7 @@
  * Canonical JSON text: keys sorted by code point at every level, no blanks, Python's number text,
  * only what must be escaped escaped.  A payload of reproq's form (an object with a string `task_path` and a
  * member `v`) is hashed as its own canonical text; any other job as {"payload":...,"queue":...,"type":...}.
- * A payload that is not JSON, an empty one too, enters as the member "payload_base64" instead.  Repeated keys: the last
- * one counts.
+ * A payload that is not JSON, an empty one too, enters as the member "payload_base64" instead.  Repeated keys: the last one counts.
  */
 #ifndef ST_JOB_SPEC_H
 #define ST_JOB_SPEC_H

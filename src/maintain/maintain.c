@@ -141,8 +141,8 @@ static void say_ousted(struct st_maintainer *m, const stint_error *err)
     uv_async_send(m->wake);
 }
 
-/* A store that is away is the courier's to tell.  One that refuses us alone, or has no connection left for us, may be
- * told by nobody else: as long as nothing is due a claim only reads, over a connection that it has. */
+/* A store that is away is the courier's to tell.  One that refuses us alone, or has no connection left for us, may be told by
+ * nobody else: as long as nothing is due a claim only reads, over a connection that it has. */
 static void say_beat_failed(struct st_maintainer *m, const stint_error *err)
 {
     const bool passing = err->code == STINT_EAGAIN || err->code == STINT_EUNKNOWN;

@@ -3,8 +3,8 @@
  * takeover.c - starting under a worker id that somebody may have used before.
  *
  * A worker never reaps what it holds itself, so jobs that a dead worker of the same id left behind would wait for
- * somebody else, perhaps for ever.  Before the first claim nothing is ours yet: whatever is held under this id is
- * rescued like anybody's, charged and with its backoff.
+ * somebody else, perhaps for ever.  Before the first claim nothing is ours yet: whatever is held under this id is rescued
+ * like anybody's, charged and with its backoff.
  */
 #include "maintain/takeover.h"
 

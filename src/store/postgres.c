@@ -75,8 +75,8 @@ static char *percent_decode(const char *p, size_t len)
     return out;
 }
 
-/* Names go into SQL text, in literals, format() and function bodies too: nothing that ends one of these.  What is in
- * the schema is ours, to grant, to revoke and to drop: not the one that everybody shares. */
+/* Names go into SQL text, in literals, format() and function bodies too: nothing that ends one of these.  What is in the schema
+ * is ours, to grant, to revoke and to drop: not the one that everybody shares. */
 static stint_code schema_check(const char *name, stint_error *err)
 {
     const size_t len = strlen(name);

@@ -207,8 +207,8 @@ stint_code st_pg_acquire(struct st_store *store, struct st_slice id, const struc
 /* ---- several ------------------------------------------------------------------------------------ */
 
 /*
- * The same in two statements for all of them: what is neither taken nor refused has moved, and is looked at again.  A
- * row that somebody else is at makes the whole statement fail, and nothing is done: then they are taken one by one.
+ * The same in two statements for all of them: what is neither taken nor refused has moved, and is looked at again.  A row that
+ * somebody else is at makes the whole statement fail, and nothing is done: then they are taken one by one.
  */
 struct many {
     struct st_acquire *items;

@@ -71,8 +71,7 @@ static bool away(const struct st_pg *s, stint_code code)
     return code && !s->c;
 }
 
-/* Runs one question.  Behind a pooler a session has the search_path of its user, and others may have put operators
- * there. */
+/* Runs one question.  Behind a pooler a session has the search_path of its user, and others may have put operators there. */
 static stint_code put(const struct check *k, const char *sql, PGresult **r, stint_error *err)
 {
     struct st_buf b;

@@ -2,8 +2,8 @@
  *
  * postgres_claim.c - taking jobs by queues and types, alone or together with the outcomes of the last ones.
  *
- * The request becomes a list of lanes in the order of service; one function on the server takes n jobs from them.  In
- * the same answer lies what the marks must know (postgres_mark.c).
+ * The request becomes a list of lanes in the order of service; one function on the server takes n jobs from them.  In the
+ * same answer lies what the marks must know (postgres_mark.c).
  *
  *     class 1   queue "fast", priority 5     lanes of its types, even and odd: one order by due time and id
  *     class 2   queue "fast", priority 0
@@ -269,8 +269,7 @@ static int row_cmp(const void *a, const void *b)
     return st_slice_cmp(x->id, y->id);
 }
 
-/* The jobs in the order of service: what was taken at once has one ord, and goes by due time and id.  NULL = no memory.
- */
+/* The jobs in the order of service: what was taken at once has one ord, and goes by due time and id.  NULL = no memory. */
 static struct row *rows_order(const PGresult *r, int *n)
 {
     struct row *rows = calloc((size_t)PQntuples(r) + 1, sizeof(*rows));
@@ -332,8 +331,8 @@ static void pos_set(struct st_pg_pos *p, int64_t key, struct st_slice id)
     memcpy(p->id.p, id.p, p->id.len);
 }
 
-/* The lane of a row among those of the plan, or NULL.  The rows come in the order of the plan: it is looked for from
- * where the one before was. */
+/* The lane of a row among those of the plan, or NULL.  The rows come in the order of the plan: it is looked for from where the one
+ * before was. */
 static struct st_pg_seen *seen_find(struct plan *p, int64_t id, size_t *near)
 {
     for (size_t i = 0; i < p->n; i++) {
@@ -347,9 +346,9 @@ static struct st_pg_seen *seen_find(struct plan *p, int64_t id, size_t *near)
     return NULL;
 }
 
-/* What was found first in each lane, and what was taken from it.  It looked no further than its own now: what another
- * claim, whose now was later, may have passed there was not looked for.  Rows taken from odd lanes come under the even
- * number, and count too: a mark is only an upper bound. */
+/* What was found first in each lane, and what was taken from it.  It looked no further than its own now: what another claim, whose
+ * now was later, may have passed there was not looked for.  Rows taken from odd lanes come under the even number, and count too: a
+ * mark is only an upper bound. */
 static void rows_learn(struct plan *p, const PGresult *r, size_t looked, int64_t now)
 {
     size_t near = 0;
@@ -390,8 +389,8 @@ static bool same_world(struct st_pg_shared *sh, const PGresult *r, int row)
     return same;
 }
 
-/* *again: there is a lane that this claim did not know of, or the marks were worthless.  real: it went by the server's
- * clock; a time that a test has given says nothing about what may still come before it. */
+/* *again: there is a lane that this claim did not know of, or the marks were worthless.  real: it went by the server's clock;
+ * a time that a test has given says nothing about what may still come before it. */
 static void learn(struct st_pg *s, struct plan *p, const PGresult *r, int64_t took_us, bool real, bool *again)
 {
     const int last = PQntuples(r) - 1;
@@ -525,8 +524,8 @@ static void claim_rest(struct st_pg *s, const struct st_claim_req *req, struct s
         *n_out += n;
 }
 
-/* Only what was due by a moment in the past: the server is told that it is that moment, the leases are longer by what
- * has passed since, and nothing is said to have started; the worker tells when it has. */
+/* Only what was due by a moment in the past: the server is told that it is that moment, the leases are longer by what has
+ * passed since, and nothing is said to have started; the worker tells when it has. */
 static stint_code claim_due_by(struct st_store *store, const struct st_claim_req *req, struct st_job **out,
                                size_t *n_out, stint_error *err)
 {

@@ -271,8 +271,8 @@ static stint_code deadline_set(struct st_pg *s, stint_error *err)
     return STINT_OK;
 }
 
-/* A statement shall not outlive the call that asked for it, nor a transaction its client.  Whatever others have put
- * into schemas that all may write to is not found. */
+/* A statement shall not outlive the call that asked for it, nor a transaction its client.  Whatever others have put into schemas
+ * that all may write to is not found. */
 static stint_code session_set(struct st_pg *s, PGconn *c, stint_error *err)
 {
     const int64_t until_us = st_pg_own(s)->until_us;

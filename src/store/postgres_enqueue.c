@@ -319,8 +319,8 @@ static stint_code enqueue_each(struct st_pg *s, PGconn *conn, int64_t now_us, co
 
 #define YOUNG_MS (30 * 60 * 1000) /* a slot is not touched before its time has been over for an hour: _ring_next */
 
-/* An id whose job, if there is one, may have moved to the slot of what is kept, where the fast way does not see it: it
- * is old, or has a time of the future, whose slot is taken for the one of a round before. */
+/* An id whose job, if there is one, may have moved to the slot of what is kept, where the fast way does not see it: it is old, or
+ * has a time of the future, whose slot is taken for the one of a round before. */
 static bool is_old(struct st_slice id, int64_t now_ms)
 {
     struct st_pg_key key;

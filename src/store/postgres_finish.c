@@ -2,8 +2,8 @@
  *
  * postgres_finish.c - while a job is held: renew its lease, write its outcome.
  *
- * Both are fenced by (id, fence) on the server.  A finish may be repeated: the function answers again what it has
- * written before (see _settle).
+ * Both are fenced by (id, fence) on the server.  A finish may be repeated: the function answers again what it has written
+ * before (see _settle).
  *
  * Thread: the handle's.
  */

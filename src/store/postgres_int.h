@@ -40,8 +40,8 @@ bool st_pg_key_text(struct st_slice key, char out[ST_ID_MAX + 1]);
 #define ST_PG_KEPT    16
 int st_pg_slot(const struct st_pg_key *key);
 
-/* A lane's number: a digest of (queue, type, priority), always even.  The odd one beside it holds jobs whose due time
- * is older than the moment they were put there. */
+/* A lane's number: a digest of (queue, type, priority), always even.  The odd one beside it holds jobs whose due time is
+ * older than the moment they were put there. */
 int64_t st_pg_lane_id(struct st_slice queue, struct st_slice type, int priority);
 
 /* ---- parameters and results (postgres_args.c) ------------------------------------------------ */
@@ -159,9 +159,10 @@ struct st_pg_shared {
  * What a failed call means:
  *     could not connect, or nothing was sent              EAGAIN
  *     sent, and no whole answer came: writes EUNKNOWN,    reads EAGAIN
- *     the server said no                                  by SQLSTATE: 40001 40P01 55P03 57014 53xxx 57P0x 08xxx
- * EAGAIN, 53100 (disk full) 25006 (read-only) 3F000 42P01 42883 (no schema) 42501 (not allowed) 28xxx 3D000 ESTORE,
- * others ESTORE too; our own functions raise ST001 EINVAL, ST002 EEXISTS, ST003 ELOST, ST004 ESTATE
+ *     the server said no                                  by SQLSTATE: 40001 40P01 55P03 57014 53xxx 57P0x 08xxx EAGAIN,
+ *                                                         53100 (disk full) 25006 (read-only) 3F000 42P01 42883 (no schema)
+ *                                                         42501 (not allowed) 28xxx 3D000 ESTORE, others ESTORE too;
+ *                                                         our own functions raise ST001 EINVAL, ST002 EEXISTS, ST003 ELOST, ST004 ESTATE
  */
 struct st_pg;
 
@@ -184,8 +185,7 @@ stint_code st_pg_call(struct st_pg *s, enum st_pg_sql which, const struct st_pg_
 /* The same on a connection in somebody's open transaction (never reconnects, never prepares). */
 stint_code st_pg_call_on(struct st_pg *s, PGconn *c, enum st_pg_sql which, const struct st_pg_args *args,
                          PGresult **res, stint_error *err);
-/* Any text, for migrations and doctor; several statements are allowed when args is NULL (simple protocol, text
- * results). */
+/* Any text, for migrations and doctor; several statements are allowed when args is NULL (simple protocol, text results). */
 stint_code st_pg_exec(struct st_pg *s, const char *sql, const struct st_pg_args *args, bool writes, PGresult **res,
                       stint_error *err);
 /* The statement's text for this handle's schema; lives as long as the handle. */
@@ -238,8 +238,8 @@ static inline struct st_pg *st_pg_of(struct st_store *s)
     return (struct st_pg *)s;
 }
 
-/* A new connection for this URL (NULL = the store's), with a deadline of timeout_ms, close-on-exec, application_name
- * stint. NULL = err filled (EAGAIN, or ESTORE where no second try helps). */
+/* A new connection for this URL (NULL = the store's), with a deadline of timeout_ms, close-on-exec, application_name stint.
+ * NULL = err filled (EAGAIN, or ESTORE where no second try helps). */
 PGconn *st_pg_connect(struct st_pg *s, const char *conninfo, bool *pooled, stint_error *err);
 /* Sends nothing; waits for and collects results with the handle's deadline. */
 

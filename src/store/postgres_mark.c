@@ -2,24 +2,25 @@
  *
  * postgres_mark.c - how far this process has claimed, so that no claim walks the dead rows of those before it.
  *
- * A claimer remembers per lane a place (key, id), the *tail*: nothing that can run lies before it.  A claim begins
- * there. Commits come in another order than keys, so the tail may not simply be the last key claimed:
+ * A claimer remembers per lane a place (key, id), the *tail*: nothing that can run lies before it.  A claim begins there.
+ * Commits come in another order than keys, so the tail may not simply be the last key claimed:
  *
  *     note      (mark, y): a claim took rows up to mark, and y was its own transaction's number
- *     first     the first row at or after the beginning, visible to a claim's first look, locked or not; where there is
- * none, the claim's now(): it did not look further snapshot  which transactions were still open just before
+ *     first     the first row at or after the beginning, visible to a claim's first look, locked or not; where there is none, the
+ *               claim's now(): it did not look further
+ *     snapshot  which transactions were still open just before
  *
- * A row enters an even lane only with a key that is not before the clock, read after its transaction had its number x;
- * a claim takes only keys before its now(), which was read before it got y.  So a row with a key up to `mark` has x <
- * y.  Once every transaction below y has ended, such a row is visible (then `first` stops the tail there), or gone for
- * good. Hence: tail = min(first, last mark whose y is below everything still open).
+ * A row enters an even lane only with a key that is not before the clock, read after its transaction had its number x; a
+ * claim takes only keys before its now(), which was read before it got y.  So a row with a key up to `mark` has x < y.  Once
+ * every transaction below y has ended, such a row is visible (then `first` stops the tail there), or gone for good.
+ * Hence: tail = min(first, last mark whose y is below everything still open).
  *
- * A transaction that stays open for long would hold the tail.  When more than WINDOW jobs were claimed past the tail,
- * those open below the last y become *exceptions*: they no longer count, and when one has ended the lane is looked
- * through once more, from where the tail stood when it became one (a *sweep*).  A sweep is over when the look of a
- * claim that began after it was asked for finds nothing before the tail. Behind all of it, against clocks set back and
- * our own mistakes: a sweep from the beginning, at the start, after every error, and from time to time, seldom enough
- * to cost 1% at most.
+ * A transaction that stays open for long would hold the tail.  When more than WINDOW jobs were claimed past the tail, those
+ * open below the last y become *exceptions*: they no longer count, and when one has ended the lane is looked through once
+ * more, from where the tail stood when it became one (a *sweep*).  A sweep is over when the look of a claim that began after
+ * it was asked for finds nothing before the tail.
+ * Behind all of it, against clocks set back and our own mistakes: a sweep from the beginning, at the start, after every error,
+ * and from time to time, seldom enough to cost 1% at most.
  *
  * Thread: any, under the shared mutex.
  */

@@ -48,11 +48,10 @@ void st_pg_settle_args(struct st_pg_args *a, int64_t now_us, const struct st_fin
                        enum st_pg_manner how);
 void st_pg_settle_read(struct st_pg *s, const PGresult *r, struct st_finish *items, size_t n);
 
-/* Is this handle to step round rows that others are at?  An operator's transaction may stay open: not every call shall
- * wait for it first. */
+/* Is this handle to step round rows that others are at?  An operator's transaction may stay open: not every call shall wait
+ * for it first. */
 bool st_pg_careful(const struct st_pg *s);
-/* After a call that failed: was somebody else in its way?  Then nothing was done, and it is to be repeated with care.
- */
+/* After a call that failed: was somebody else in its way?  Then nothing was done, and it is to be repeated with care. */
 bool st_pg_in_the_way(struct st_pg *s, const stint_error *err);
 
 /* Given back or ended by somebody else than its holder: one row of _settle's parameters. */
@@ -64,8 +63,8 @@ struct st_pg_end {
     int64_t delay_us; /* -1 = its due time stays */
     const char *message;
 };
-/* guard_us: only leases that ended by then; below 0 = any.  state[i]: what became of it, 0 = it was not ended, or
- * somebody else is at it this moment. */
+/* guard_us: only leases that ended by then; below 0 = any.  state[i]: what became of it, 0 = it was not ended, or somebody
+ * else is at it this moment. */
 stint_code st_pg_end_all(struct st_pg *s, int64_t now_us, int64_t guard_us, const struct st_pg_end *ends, size_t n,
                          int *state, stint_error *err);
 

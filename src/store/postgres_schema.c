@@ -255,8 +255,7 @@ static stint_code not_allowed(struct st_pg *s, const struct found *f, stint_erro
     return err->code;
 }
 
-/* One version further; from nothing to the last at once, so that nobody ever finds half a store.  *done: there is none.
- */
+/* One version further; from nothing to the last at once, so that nobody ever finds half a store.  *done: there is none. */
 static stint_code up_one(struct st_pg *s, const struct st_pg_migration *list, int n, int64_t until_us, bool *done,
                          stint_error *err)
 {

@@ -7,9 +7,9 @@
  *     enqueue_tx   in such a transaction, or in one that the application has open on a connection to this database
  *
  * Invariants:
- *   (1) fn runs after the fence was checked and with the lease's row locked against its end by others (not against
- * renewal or a cancel request): what it writes commits with the job still held, or not at all; (2) a COMMIT whose
- * answer was lost is EUNKNOWN; the outcome can be brought again, and is then judged by the fence.
+ *   (1) fn runs after the fence was checked and with the lease's row locked against its end by others (not against renewal
+ *       or a cancel request): what it writes commits with the job still held, or not at all;
+ *   (2) a COMMIT whose answer was lost is EUNKNOWN; the outcome can be brought again, and is then judged by the fence.
  *
  * Thread: the handle's.
  */

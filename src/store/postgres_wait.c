@@ -10,13 +10,11 @@
  *     l WORKER   a job may be another's    for that worker
  *
  * A worker that wants jobs and has none is asleep: its session holds a shared lock for each of its queues.  Whoever has
- * enqueued looks, after his commit, if somebody holds one, and only then notifies, so that a busy system commits
- * without NOTIFY's global lock.  After the locks are taken, and before it sleeps, the session looks once if there is
- * work:
+ * enqueued looks, after his commit, if somebody holds one, and only then notifies, so that a busy system commits without
+ * NOTIFY's global lock.  After the locks are taken, and before it sleeps, the session looks once if there is work:
  *
  *     AWAKE --locks taken--> ASLEEP --w: locks released--> AWAKE    ST_NEWS_WORK
- *                              `------there was something--> ASLEEP ST_NEWS_LOOK: the claim that follows is the last
- * look
+ *                              `------there was something--> ASLEEP ST_NEWS_LOOK: the claim that follows is the last look
  *
  *     an enqueue commits before that look   the look finds it
  *     it commits later                      then it finds the lock, and notifies
@@ -313,8 +311,8 @@ static bool is_ascii(struct st_slice name)
     return true;
 }
 
-/* narrow: a name may be one that the database does not have the characters of.  Who listens for all queues hears its
- * own too: so do those of very many, since whoever uses up the server's locks takes them from everybody. */
+/* narrow: a name may be one that the database does not have the characters of.  Who listens for all queues hears its own too: so
+ * do those of very many, since whoever uses up the server's locks takes them from everybody. */
 static void put_queues(const struct st_pg_wait *w, struct st_pg_args *a, bool narrow)
 {
     bool all = w->n_queues == 0 || w->n_queues > LOCKS;

@@ -2,8 +2,8 @@
  *
  * redis.c - the Redis store: opening a handle, its table, the queues it knows.
  *
- * A handle connects when it is opened, to say at once what is wrong.  There is no schema to make: keys come with the
- * first job, and a store that was emptied is simply empty.
+ * A handle connects when it is opened, to say at once what is wrong.  There is no schema to make: keys come with the first
+ * job, and a store that was emptied is simply empty.
  */
 #include <stdatomic.h>
 #include <stdlib.h>

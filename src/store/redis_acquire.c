@@ -163,8 +163,7 @@ stint_code st_redis_op_acquire(struct st_store *base, struct st_slice id, const 
     return refused(&a, (enum st_refusal)no, why, err);
 }
 
-/* ---- disown -------------------------------------------------------------------------------------------------------
- */
+/* ---- disown ------------------------------------------------------------------------------------------------------- */
 
 stint_code st_redis_op_disown(struct st_store *base, int64_t now_us, struct st_slice worker,
                               const struct st_slice *known, size_t n, size_t *n_given, stint_error *err)

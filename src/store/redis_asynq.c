@@ -8,11 +8,11 @@
  *     asynq:workers:{HOST:PID:WORKER}     HASH   task id -> protobuf WorkerInfo, one for each job that runs
  *     asynq:workers:HOST:PID              HASH   runqy's, with runqy=1
  *
- * asynq renews these every 5 s for 10 s.  Our workers beat every 10 s, so they are written for 30.  All of it is for
- * people to look at: nothing of ours reads it, and when it cannot be written the worker goes on.
+ * asynq renews these every 5 s for 10 s.  Our workers beat every 10 s, so they are written for 30.  All of it is for people
+ * to look at: nothing of ours reads it, and when it cannot be written the worker goes on.
  *
- * Which jobs a worker has is found by looking through what is active; with very many of them (SCAN_MAX) that is left
- * out, and the tools show the number only.
+ * Which jobs a worker has is found by looking through what is active; with very many of them (SCAN_MAX) that is left out,
+ * and the tools show the number only.
  *
  * Thread: the handle's.
  */
@@ -156,8 +156,7 @@ static void put_server(struct st_buf *b, const struct st_worker_info *w)
     put_int(b, 9, w->running);
 }
 
-/* ---- what it runs -------------------------------------------------------------------------------------------------
- */
+/* ---- what it runs ------------------------------------------------------------------------------------------------- */
 
 struct running {
     struct st_redis_store *s;
@@ -188,8 +187,7 @@ static void running_one(void *arg, const struct st_job_info *i)
     st_buf_clear(&info);
 }
 
-/* ---- runqy's hash ---------------------------------------------------------------------------------------------------
- */
+/* ---- runqy's hash --------------------------------------------------------------------------------------------------- */
 
 /* As it prints a Go map: map[a:2 b:1] */
 static void put_go_map(struct st_buf *b, const char *json)
@@ -231,8 +229,7 @@ static void add_runqy(struct st_redis_batch *b, const struct st_worker_info *w, 
     st_buf_clear(&queues);
 }
 
-/* ---- together
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- together --------------------------------------------------------------------------------------------------------- */
 
 static void add_all(struct st_redis_store *s, struct st_redis_batch *b, const struct st_worker_info *w,
                     const struct names *n, const struct st_buf *info, int64_t now_us)

@@ -2,9 +2,8 @@
  *
  * redis_check.c - what `doctor` asks a Redis store, and a worker before it begins.
  *
- * Each master is asked what it says of itself (INFO), and how it is set up, where that may be asked (CONFIG).  Then
- * what this user may do is tried on keys that do not exist, and the queues are looked through for what would wait for
- * ever.
+ * Each master is asked what it says of itself (INFO), and how it is set up, where that may be asked (CONFIG).  Then what this user may do
+ * is tried on keys that do not exist, and the queues are looked through for what would wait for ever.
  *
  * Nothing is changed.
  *
@@ -50,8 +49,7 @@ static int64_t number(struct st_slice text, const char *name)
     return st_parse_i64(st_redis_info(text, name), &n) ? n : 0;
 }
 
-/* ---- a server -----------------------------------------------------------------------------------------------------
- */
+/* ---- a server ----------------------------------------------------------------------------------------------------- */
 
 /* In a Cluster what is said of a node follows the line that names it. */
 static void check_version(const struct check *k, struct st_slice info)
@@ -192,8 +190,7 @@ static stint_code check_servers(const struct check *k, stint_error *err)
     return code;
 }
 
-/* ---- its Cluster
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- its Cluster ------------------------------------------------------------------------------------------------------ */
 
 static stint_code check_cluster(const struct check *k, stint_error *err)
 {
@@ -220,11 +217,10 @@ static stint_code check_cluster(const struct check *k, stint_error *err)
     return code;
 }
 
-/* ---- what this user may do
- * ------------------------------------------------------------------------------------------------ */
+/* ---- what this user may do ------------------------------------------------------------------------------------------------ */
 
-/* What the scripts write with, each with arguments of one letter, on a key of their own that is gone again at the end.
- * Answers the first one that the user may not run. */
+/* What the scripts write with, each with arguments of one letter, on a key of their own that is gone again at the end.  Answers the first one
+ * that the user may not run. */
 #define IN_SCRIPTS                                                                                                     \
     "for c, a in string.gmatch('DEL: HSET:xx HDEL:x INCRBY:x LPUSH:x RPUSH:x RPOP: LREM:0x LTRIM:00 ZADD:0x ZREM:x "   \
     "SADD:x SREM:x "                                                                                                   \
@@ -338,8 +334,7 @@ stint_code st_redis_rights(struct st_redis_store *s, stint_error *err)
     return code;
 }
 
-/* ---- the jobs
- * ------------------------------------------------------------------------------------------------------------------ */
+/* ---- the jobs ------------------------------------------------------------------------------------------------------------------ */
 
 struct jobs {
     struct st_redis_store *s;

@@ -2,10 +2,9 @@
  *
  * redis_claim.c - taking jobs, alone or together with the outcomes of the last ones.
  *
- * One script call takes n from several queues in the order asked (in a Cluster: one queue per call).  The layout knows
- * no types: a job whose type no rule covers was taken by mistake and goes to `retry`, uncharged; one that is beyond a
- * rule's own limit goes back to the head of its queue.  If this process stops before it has given them back, their
- * leases end.
+ * One script call takes n from several queues in the order asked (in a Cluster: one queue per call).  The layout knows no types: a job
+ * whose type no rule covers was taken by mistake and goes to `retry`, uncharged; one that is beyond a rule's own limit goes back to the head of
+ * its queue.  If this process stops before it has given them back, their leases end.
  *
  * The queues' names are read in the same round trip, so that a queue that came into being a moment ago is seen.
  */
@@ -188,8 +187,7 @@ static void names_add(struct claiming *c)
     c->names_reply = st_redis_addv(&c->s->b, ST_REDIS_READ, "SMEMBERS", ST_REDIS_QUEUES, (char *)NULL);
 }
 
-/* ---- from a task to a job ------------------------------------------------------------------------------------------
- */
+/* ---- from a task to a job ------------------------------------------------------------------------------------------ */
 
 /* asynq's deadline is a moment; ours is a length of time from the start. */
 static void deadline_apply(struct st_policy *p, const struct st_redis_msg *m, int64_t now_us)
@@ -238,8 +236,7 @@ stint_code st_redis_job(const struct st_redis_claimed *c, const struct st_type_r
     return *out ? STINT_OK : st_fail(err, STINT_ENOMEM, "no memory for a job");
 }
 
-/* ---- what goes back
- * -------------------------------------------------------------------------------------------------- */
+/* ---- what goes back -------------------------------------------------------------------------------------------------- */
 
 static struct st_finish *back_more(struct claiming *c)
 {
@@ -325,8 +322,7 @@ static void given_back(struct claiming *c)
     st_redis_args_clear(&c->ids);
 }
 
-/* ---- answers
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- answers ----------------------------------------------------------------------------------------------------------- */
 
 static stint_code job_take(struct claiming *c, const struct st_redis_claimed *t, stint_error *err)
 {
@@ -444,8 +440,7 @@ static stint_code leases_adjust(struct claiming *c, stint_error *err)
     return STINT_OK;
 }
 
-/* ---- rounds
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- rounds -------------------------------------------------------------------------------------------------------------- */
 
 static stint_code claiming_init(struct claiming *c, struct st_redis_store *s, const struct st_claim_req *req,
                                 struct st_job **out, stint_error *err)
@@ -543,8 +538,7 @@ static stint_code claiming_end(struct claiming *c, stint_code code, size_t *n_ou
     return code;
 }
 
-/* ---- the operations
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- the operations ---------------------------------------------------------------------------------------------------------- */
 
 stint_code st_redis_op_claim(struct st_store *base, const struct st_claim_req *req, struct st_job **out, size_t *n_out,
                              stint_error *err)

@@ -2,8 +2,8 @@
  *
  * redis_conn.c - the client: its connections, and how they introduce themselves.
  *
- * A connection is made when first needed, and again when it was lost.  It says who it is (AUTH, SELECT, CLIENT SETNAME)
- * and asks whom it talks to (HELLO, with the old protocol) in one round trip before anything of the caller's is sent: a
+ * A connection is made when first needed, and again when it was lost.  It says who it is (AUTH, SELECT, CLIENT SETNAME) and
+ * asks whom it talks to (HELLO, with the old protocol) in one round trip before anything of the caller's is sent: a
  * failure until then has changed nothing.
  *
  * After fork() the child's copy is of no use and not a byte goes to the server: see st_redis_fork_check.

@@ -6,8 +6,8 @@
  * Requests go in batches: all commands of one are sent, then all answers are read; in a Cluster each goes to the
  * node of its slot, and the order is kept within a node only.
  *
- * hiredis parses answers; commands are written straight into the buffer that is sent; sockets, deadlines, TLS and
- * routing are ours (close-on-exec, no SIGPIPE). Knows nothing of jobs: the store, the intake and the signal use it.
+ * hiredis parses answers; commands are written straight into the buffer that is sent; sockets, deadlines, TLS and routing are ours (close-on-exec, no SIGPIPE).
+ * Knows nothing of jobs: the store, the intake and the signal use it.
  */
 #ifndef ST_STORE_REDIS_CONN_H
 #define ST_STORE_REDIS_CONN_H
@@ -18,11 +18,10 @@
 
 struct st_redis;
 
-/* redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]  rediss://... (TLS)  redis+unix://[USER:PASSWORD@]/PATH[?db=N] (also
- * redis-socket://) redis-sentinel://[USER:PASSWORD@]HOST[:PORT],...[/DB]?master=NAME
- * redis-cluster://[...@]HOST[:PORT],...   (rediss-... with TLS) Options: tls_ca= tls_cert= tls_key= (paths) tls_name=
- * tls_verify=no; sentinel_user= sentinel_password=; whatever else is there is the caller's: see st_redis_option.  A
- * plain redis:// server that turns out to be a Cluster node is treated as one. */
+/* redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]  rediss://... (TLS)  redis+unix://[USER:PASSWORD@]/PATH[?db=N] (also redis-socket://)
+ * redis-sentinel://[USER:PASSWORD@]HOST[:PORT],...[/DB]?master=NAME   redis-cluster://[...@]HOST[:PORT],...   (rediss-... with TLS)
+ * Options: tls_ca= tls_cert= tls_key= (paths) tls_name= tls_verify=no; sentinel_user= sentinel_password=; whatever else is
+ * there is the caller's: see st_redis_option.  A plain redis:// server that turns out to be a Cluster node is treated as one. */
 bool st_redis_url_is(const char *url); /* by its scheme */
 /* Checks the URL; does not connect.  timeout_ms: how long a batch may take, connecting included; 0 = 5000. */
 stint_code st_redis_open(const char *url, int timeout_ms, struct st_redis **out, stint_error *err);
@@ -83,15 +82,14 @@ size_t st_redis_add_script(struct st_redis_batch *b, unsigned flags, struct st_r
                            const struct st_slice *keys, size_t n_keys, const struct st_slice *args, size_t n_args);
 
 /* Sends all and reads all answers.  OK: every command has an answer, which may be an error of its own (see
- * st_redis_reply_fail).  EAGAIN: nothing was done.  EUNKNOWN: commands that write may have been done, any of them;
- * those that have an answer have one.  ESTORE: wrong password, not permitted.  MOVED, ASK, NOSCRIPT, LOADING, READONLY
- * (after a failover), TRYAGAIN and CLUSTERDOWN are dealt with within the time, as none of them has done anything. */
+ * st_redis_reply_fail).  EAGAIN: nothing was done.  EUNKNOWN: commands that write may have been done, any of them; those that
+ * have an answer have one.  ESTORE: wrong password, not permitted.  MOVED, ASK, NOSCRIPT, LOADING, READONLY (after a
+ * failover), TRYAGAIN and CLUSTERDOWN are dealt with within the time, as none of them has done anything. */
 stint_code st_redis_run(struct st_redis *r, struct st_redis_batch *b, stint_error *err);
 /* The answer, which the batch owns; NULL = there is none. */
 redisReply *st_redis_reply(const struct st_redis_batch *b, size_t i);
-/* OK if the answer is no error.  Otherwise err says what it means: OOM, MISCONF, NOPERM, READONLY -> ESTORE; BUSY,
- * LOADING, CLUSTERDOWN, MASTERDOWN -> EAGAIN; WRONGTYPE and the rest ESTORE.  err->detail is the error's first word. No
- * answer: EUNKNOWN. */
+/* OK if the answer is no error.  Otherwise err says what it means: OOM, MISCONF, NOPERM, READONLY -> ESTORE; BUSY, LOADING,
+ * CLUSTERDOWN, MASTERDOWN -> EAGAIN; WRONGTYPE and the rest ESTORE.  err->detail is the error's first word.  No answer: EUNKNOWN. */
 stint_code st_redis_reply_fail(struct st_redis *r, const redisReply *reply, stint_error *err);
 bool st_redis_error_is(const redisReply *e, const char *word);    /* is it an error with that first word? */
 struct st_slice st_redis_text(const redisReply *reply);           /* of a string or status; ST_NONE for nil */
@@ -103,17 +101,16 @@ int64_t st_redis_int(const redisReply *reply, int64_t otherwise); /* of an integ
  * for st_redis_ear_interrupt. */
 struct st_redis_ear;
 
-/* On the same server as r (in a Cluster: the node of slot_key, or any).  Each has a connection of its own, made when
- * first needed. */
+/* On the same server as r (in a Cluster: the node of slot_key, or any).  Each has a connection of its own, made when first needed. */
 stint_code st_redis_ear_open(struct st_redis *r, struct st_slice slot_key, struct st_redis_ear **out, stint_error *err);
 void st_redis_ear_close(struct st_redis_ear *e);
 /* Subscribes these channels, all at once; also after a reconnect. */
 stint_code st_redis_ear_subscribe(struct st_redis_ear *e, const struct st_slice *channels, size_t n, stint_error *err);
 /* The id of its connection at the server (CLIENT ID), for REDIRECT; 0 = not connected. */
 int64_t st_redis_ear_id(struct st_redis_ear *e);
-/* The next thing it is told: *channel and *message live until the next call.  OK with *channel ST_NONE: the time has
- * passed or it was interrupted.  message may be ST_NONE (an invalidation of everything); an invalidation of n keys is n
- * messages. EAGAIN: the connection was lost, and with it whatever was said meanwhile; the next call makes a new one. */
+/* The next thing it is told: *channel and *message live until the next call.  OK with *channel ST_NONE: the time has passed or it
+ * was interrupted.  message may be ST_NONE (an invalidation of everything); an invalidation of n keys is n messages.
+ * EAGAIN: the connection was lost, and with it whatever was said meanwhile; the next call makes a new one. */
 stint_code st_redis_ear_next(struct st_redis_ear *e, int timeout_ms, struct st_slice *channel, struct st_slice *message,
                              stint_error *err);
 /* Hears nothing, but can be interrupted: for a while in which there is nobody to hear. */

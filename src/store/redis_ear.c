@@ -4,8 +4,8 @@
  *
  *     AWAY --connect, subscribe--> HEARS --lost--> AWAY   (the caller is told once, with EAGAIN)
  *
- * What is said while it is AWAY is lost: whoever listens looks for himself after each EAGAIN.  When nothing is heard
- * for a while the server is asked for a sign of life, so that a connection that died without a word is noticed.
+ * What is said while it is AWAY is lost: whoever listens looks for himself after each EAGAIN.  When nothing is heard for a
+ * while the server is asked for a sign of life, so that a connection that died without a word is noticed.
  *
  * An ear has a client of its own, which only finds the server for it, so it may live in another thread than the
  * client it was opened from.

@@ -2,13 +2,12 @@
  *
  * redis_enqueue.c - adding jobs, and what a job must not ask of this store.
  *
- * Each queue's jobs are one script call (large batches are several), so a batch is whole within a call but not across
- * calls.  Ids that are there already are looked at first: if one of them belongs to another job, nothing is written.  A
- * call that the server refuses after another has written makes the outcome unknown: whoever repeats it with the same
- * ids adds what is missing.
+ * Each queue's jobs are one script call (large batches are several), so a batch is whole within a call but not across calls.  Ids
+ * that are there already are looked at first: if one of them belongs to another job, nothing is written.  A call that the server
+ * refuses after another has written makes the outcome unknown: whoever repeats it with the same ids adds what is missing.
  *
- * Ids and keys are unique within a queue by the scripts.  In the other queues that are known they are looked for just
- * before, which two producers at the same moment can slip through: a Cluster has no better.
+ * Ids and keys are unique within a queue by the scripts.  In the other queues that are known they are looked for just before, which two
+ * producers at the same moment can slip through: a Cluster has no better.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -305,8 +304,7 @@ static stint_code ids_elsewhere(struct adding *a, stint_error *err)
     return STINT_OK;
 }
 
-/* Where there are several calls, an id of a later one may be another job's: that must be known before the first writes.
- */
+/* Where there are several calls, an id of a later one may be another job's: that must be known before the first writes. */
 static stint_code ids_here(struct adding *a, stint_error *err)
 {
     int64_t there = 0;
@@ -384,8 +382,7 @@ static stint_code key_elsewhere(struct adding *a, size_t i, stint_error *err)
     return STINT_OK;
 }
 
-/* ---- the operation --------------------------------------------------------------------------------------------------
- */
+/* ---- the operation -------------------------------------------------------------------------------------------------- */
 
 static stint_code add_all(struct adding *a, stint_error *err)
 {

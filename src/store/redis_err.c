@@ -34,8 +34,7 @@ static const struct {
     {"NOSCRIPT", STINT_EAGAIN, "try again"},
 };
 
-/* Redis 6.2 hides what a script was refused behind where: "ERR Error running script (call to f_...): @user_script:16:
- * -OOM ..." */
+/* Redis 6.2 hides what a script was refused behind where: "ERR Error running script (call to f_...): @user_script:16: -OOM ..." */
 static const char *word_in_script(const char *p)
 {
     while ((p = strstr(p, ": "))) {

@@ -2,8 +2,8 @@
  *
  * redis_finish.c - writing outcomes.
  *
- * One script call per queue (and per some hundred jobs), all of them in one round trip.  An outcome carries no queue,
- * so the job's ref says where to look first; a job that is not there is looked for in all queues that are known.
+ * One script call per queue (and per some hundred jobs), all of them in one round trip.  An outcome carries no queue, so the job's ref
+ * says where to look first; a job that is not there is looked for in all queues that are known.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -301,8 +301,7 @@ stint_code st_redis_finish_missing(struct st_redis_store *s, int64_t now_us, str
     return code;
 }
 
-/* ---- the operation -------------------------------------------------------------------------------------------------
- */
+/* ---- the operation ------------------------------------------------------------------------------------------------- */
 
 static stint_code finish_in(struct st_redis_store *s, int64_t now_us, struct st_finish *items, size_t n,
                             struct st_slice *queues, bool *missing, stint_error *err)

@@ -2,8 +2,8 @@
  *
  * redis_held.c - what a worker holds, over all queues.
  *
- * Nothing lists a worker's jobs: what is active is looked through.  That is only done for people to look at, and when a
- * worker is known to have died.
+ * Nothing lists a worker's jobs: what is active is looked through.  That is only done for people to look at, and when a worker
+ * is known to have died.
  *
  * Thread: the handle's.
  */
@@ -101,8 +101,7 @@ void st_redis_each_held(struct st_redis_store *s, struct st_slice worker, size_t
     free(h);
 }
 
-/* ---- ending their leases ------------------------------------------------------------------------------------------
- */
+/* ---- ending their leases ------------------------------------------------------------------------------------------ */
 
 struct ending {
     struct st_redis_store *s;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * redis_info.c - what the server says of itself, in short: `about`, and the warning of a worker that starts where jobs
- * may be lost.
+ * redis_info.c - what the server says of itself, in short: `about`, and the warning of a worker that starts where jobs may be lost.
  *
  * Thread: the handle's.
  */

@@ -2,16 +2,15 @@
  *
  * redis_list.c - listing jobs, newest first.
  *
- * asynq keeps no order of all jobs, only a list or set for each state of a queue.  So the ids of those that can hold
- * what was asked for are walked through, a chunk at a time, and the newest `limit` are kept in a heap; only these are
- * then read whole.  What the ids and a peek cannot decide (the spec hash) is decided then, and the walk is repeated
- * below it.
+ * asynq keeps no order of all jobs, only a list or set for each state of a queue.  So the ids of those that can hold what
+ * was asked for are walked through, a chunk at a time, and the newest `limit` are kept in a heap; only these are then read
+ * whole.  What the ids and a peek cannot decide (the spec hash) is decided then, and the walk is repeated below it.
  *
- *     cursor   milliseconds 42 bits, then 22 bits: of a UUIDv7 both are in the id itself, in its order; any other id
- * has the millisecond of its job's creation, and 22 bits of a hash
+ *     cursor   milliseconds 42 bits, then 22 bits: of a UUIDv7 both are in the id itself, in its order; any other id has the
+ *              millisecond of its job's creation, and 22 bits of a hash
  *
- * So a cursor says the same tomorrow, whatever was added or removed.  Two jobs may share one: a page never ends between
- * them, unless they fill it.
+ * So a cursor says the same tomorrow, whatever was added or removed.  Two jobs may share one: a page never ends between them, unless they
+ * fill it.
  *
  * Thread: the handle's.
  */
@@ -183,8 +182,7 @@ static bool heap_done(struct list *l)
     return true;
 }
 
-/* ---- walking ------------------------------------------------------------------------------------------------------
- */
+/* ---- walking ------------------------------------------------------------------------------------------------------ */
 
 static enum st_shown shown_of(const struct list *l, const struct st_redis_peek *p)
 {
@@ -336,8 +334,7 @@ static stint_code gather(struct list *l, bool *more, stint_error *err)
     return STINT_OK;
 }
 
-/* ---- reading
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------------------------------------------- */
 
 static bool hash_matches(const struct list *l, const struct st_job_info *i)
 {
@@ -444,8 +441,7 @@ static stint_code read_all(struct list *l, size_t *used, stint_error *err)
     return STINT_OK;
 }
 
-/* ---- together
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- together ------------------------------------------------------------------------------------------------------------ */
 
 static stint_code page(struct list *l, uint64_t *next, stint_error *err)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * redis_look.h - what the reading side of the Redis store shares: redis_read.c, _list.c, _queues.c, _prune.c,
- * _worker.c, _asynq.c, _wait.c, _check.c.
+ * redis_look.h - what the reading side of the Redis store shares: redis_read.c, _list.c, _queues.c, _prune.c, _worker.c,
+ * _asynq.c, _wait.c, _check.c.
  */
 #ifndef ST_STORE_REDIS_LOOK_H
 #define ST_STORE_REDIS_LOOK_H
@@ -68,8 +68,7 @@ stint_code st_redis_peek_id(struct st_redis_store *s, struct st_slice id, struct
 /* The time in a UUIDv7, us; 0 if it is none. */
 int64_t st_redis_id_time(struct st_slice id);
 
-/* Ids of a list or set, a chunk at a time, until fn says no.  scores (NULL for lists): min and max as Redis takes them.
- */
+/* Ids of a list or set, a chunk at a time, until fn says no.  scores (NULL for lists): min and max as Redis takes them. */
 struct st_redis_walk {
     struct st_slice queue;
     const char *set; /* "pending", ... */
@@ -84,8 +83,7 @@ typedef stint_code (*st_redis_chunk_fn)(void *arg, const struct st_slice *ids, c
 stint_code st_redis_walk(struct st_redis_store *s, const struct st_redis_walk *w, st_redis_chunk_fn fn, void *arg,
                          stint_error *err);
 
-/* ---- workers (redis_worker.c, redis_asynq.c) -----------------------------------------------------------------------
- */
+/* ---- workers (redis_worker.c, redis_asynq.c) ----------------------------------------------------------------------- */
 
 void st_redis_worker_row(struct st_slice id, struct st_slice row, struct st_worker_info *w);
 /* ELOST if the epoch is not the leader's of today; 0 is everybody's. */
@@ -98,8 +96,7 @@ void st_redis_each_held(struct st_redis_store *s, struct st_slice worker, size_t
 /* The leases of this worker, whose process is known to be gone, end now. */
 stint_code st_redis_expire_leases(struct st_redis_store *s, int64_t now_us, struct st_slice worker, stint_error *err);
 
-/* ---- the server (redis_info.c) --------------------------------------------------------------------------------------
- */
+/* ---- the server (redis_info.c) -------------------------------------------------------------------------------------- */
 
 /* A line of INFO: "aof_enabled" -> "1"; p NULL = there is none. */
 struct st_slice st_redis_info(struct st_slice text, const char *name);

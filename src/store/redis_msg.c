@@ -2,8 +2,8 @@
  *
  * redis_msg.c - asynq's task message, read and written.
  *
- * Written once, at the enqueue; what changes later (retried, error_msg, ...) is changed by the scripts in the bytes
- * that are there, so that fields we do not know stay.
+ * Written once, at the enqueue; what changes later (retried, error_msg, ...) is changed by the scripts in the bytes that are
+ * there, so that fields we do not know stay.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -63,8 +63,8 @@ void st_redis_msg_clear(struct st_redis_msg *m)
 
 /* ---- writing ------------------------------------------------------------------------------------------- */
 
-/* protobuf-c wants strings that end with a NUL; ours do not, so the few fields are written by hand, in ascending order
- * and without zeros, as Go's encoder does. */
+/* protobuf-c wants strings that end with a NUL; ours do not, so the few fields are written by hand, in ascending order and without
+ * zeros, as Go's encoder does. */
 static void put_varint(struct st_buf *out, uint64_t v)
 {
     for (; v >= 0x80; v >>= 7)

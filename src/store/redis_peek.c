@@ -2,9 +2,9 @@
  *
  * redis_peek.c - walking through the ids of a queue, and what decides about a job without reading it whole.
  *
- * A queue may hold a million jobs: ids are read a chunk at a time, and of each job only the few bytes that decide, so
- * that neither the server is held up nor this program grows.  Between two chunks the world goes on: a job that moves
- * meanwhile may be seen twice or not at all.
+ * A queue may hold a million jobs: ids are read a chunk at a time, and of each job only the few bytes that decide, so that
+ * neither the server is held up nor this program grows.  Between two chunks the world goes on: a job that moves meanwhile may be seen
+ * twice or not at all.
  *
  * Thread: the handle's.
  */

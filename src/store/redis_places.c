@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * redis_places.c - what a sleeping worker must know of its queues, read so that the server remembers it (see
- * redis_wait.c).
+ * redis_places.c - what a sleeping worker must know of its queues, read so that the server remembers it (see redis_wait.c).
  *
- * A place is a queue: is it paused, how long is its list, what is due first.  It is read when the worker falls asleep,
- * and again when something of it has changed.  A paused queue's list counts for nothing.
+ * A place is a queue: is it paused, how long is its list, what is due first.  It is read when the worker falls asleep, and again when
+ * something of it has changed.  A paused queue's list counts for nothing.
  *
  * Thread: the handle's.
  */
@@ -87,8 +86,7 @@ static bool is_ours(const struct st_redis_wait *w, struct st_slice queue)
     return covered;
 }
 
-/* ---- which queues --------------------------------------------------------------------------------------------------
- */
+/* ---- which queues -------------------------------------------------------------------------------------------------- */
 
 static struct st_redis_place *place_of(const struct st_redis_wait *w, struct st_slice name)
 {
@@ -138,8 +136,7 @@ static stint_code places_choose(struct st_redis_wait *w, const redisReply *names
     return STINT_OK;
 }
 
-/* ---- reading, and being remembered
- * ----------------------------------------------------------------------------------- */
+/* ---- reading, and being remembered ----------------------------------------------------------------------------------- */
 
 /* The server remembers only what is read after this on the same connection. */
 static void add_tracking(struct st_redis_store *s, struct st_redis_batch *b)
@@ -314,8 +311,7 @@ static stint_code read_places(struct st_redis_store *s, bool every, bool fresh, 
     return code;
 }
 
-/* ---- what has changed
- * --------------------------------------------------------------------------------------------------- */
+/* ---- what has changed --------------------------------------------------------------------------------------------------- */
 
 /* asynq:{QUEUE}:what */
 static bool key_split(struct st_slice key, struct st_slice *queue, struct st_slice *what)
@@ -362,8 +358,7 @@ void st_redis_places_changed(struct st_redis_wait *w, struct st_slice key)
         p->known = false;
 }
 
-/* ---- together
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- together ----------------------------------------------------------------------------------------------------------- */
 
 stint_code st_redis_places_look(struct st_redis_store *s, stint_error *err)
 {

@@ -2,16 +2,16 @@
  *
  * redis_prune.c - removing ended jobs whose time is over.
  *
- *     prune    by the caller's retention: our own completed jobs, and the archived ones, whoever enqueued them.  A
- * completed job of a stock producer is kept for as long as that has asked for upkeep   what asynq's own janitor does:
- * completed jobs whose retention, kept with each, is over; and what dead servers have left in its lists
+ *     prune    by the caller's retention: our own completed jobs, and the archived ones, whoever enqueued them.  A completed job
+ *              of a stock producer is kept for as long as that has asked for
+ *     upkeep   what asynq's own janitor does: completed jobs whose retention, kept with each, is over; and what dead servers have left
+ *              in its lists
  *
- * The score of a completed job is when it ended and its retention; of an archived one when it ended, in whole seconds.
- * So candidates are a range of scores, and a peek at each decides.  A script removes them, each only if it has not
- * moved meanwhile.
+ * The score of a completed job is when it ended and its retention; of an archived one when it ended, in whole seconds.  So candidates are
+ * a range of scores, and a peek at each decides.  A script removes them, each only if it has not moved meanwhile.
  *
- * The leader's epoch is checked before each batch.  One that is frozen between the check and its write removes what
- * anybody might: the conditions are in the script.
+ * The leader's epoch is checked before each batch.  One that is frozen between the check and its write removes what anybody might: the
+ * conditions are in the script.
  *
  * Thread: the handle's.
  */
@@ -198,8 +198,7 @@ static stint_code remove_victims(struct prune *p, stint_error *err)
     return STINT_OK;
 }
 
-/* ---- one set of a queue
- * ---------------------------------------------------------------------------------------------- */
+/* ---- one set of a queue ---------------------------------------------------------------------------------------------- */
 
 /* Candidates: scores up to `max_us`. */
 static stint_code prune_set(struct prune *p, const char *set, int64_t max_us, stint_error *err)
@@ -239,8 +238,7 @@ static stint_code janitor_queue(struct prune *p, stint_error *err)
     return prune_set(p, "completed", p->now_us, err);
 }
 
-/* ---- all queues
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- all queues --------------------------------------------------------------------------------------------------------- */
 
 /* Whether the asker leads, and what time it is. */
 static stint_code begin(struct prune *p, stint_error *err)
@@ -301,8 +299,7 @@ stint_code st_redis_op_prune(struct st_store *base, const struct st_prune_req *r
     return st_redis_told(code, &local, err);
 }
 
-/* ---- upkeep
- * ----------------------------------------------------------------------------------------------------------------- */
+/* ---- upkeep ----------------------------------------------------------------------------------------------------------------- */
 
 /* asynq's readers pass over what is out of date, and nobody takes it away. */
 static stint_code bury_servers(struct prune *p, stint_error *err)
@@ -320,8 +317,7 @@ static stint_code bury_servers(struct prune *p, stint_error *err)
     return code;
 }
 
-/* What the server has thrown away since the last look: jobs, or a whole list of them, and then nobody would miss them.
- */
+/* What the server has thrown away since the last look: jobs, or a whole list of them, and then nobody would miss them. */
 static void tell_evicted(struct st_redis_store *s)
 {
     stint_error err = {0};

@@ -2,10 +2,9 @@
  *
  * redis_queues.c - counts per queue, and what is due next.
  *
- * asynq keeps a list or set for each state, so a count is the size of one.  Two things it does not tell apart are
- * looked up: which of the active jobs have not started yet (by a peek at each; there are never many), and which of the
- * archived were cancelled (a set of ours). What is due but still in `scheduled` or `retry` counts as pending: whether
- * somebody has moved it yet is nobody's business.
+ * asynq keeps a list or set for each state, so a count is the size of one.  Two things it does not tell apart are looked up: which of the
+ * active jobs have not started yet (by a peek at each; there are never many), and which of the archived were cancelled (a set of ours).
+ * What is due but still in `scheduled` or `retry` counts as pending: whether somebody has moved it yet is nobody's business.
  *
  * The job that waits longest is looked for among the last of the list, where the next ones are taken from.
  *
@@ -93,8 +92,7 @@ static stint_code look_up(struct st_redis_store *s, struct st_slice queue, const
     return st_redis_int(r->element[C_ACTIVE], 0) > 0 ? st_redis_walk(s, &w, active_chunk, &a, err) : STINT_OK;
 }
 
-/* ---- counts -------------------------------------------------------------------------------------------------------
- */
+/* ---- counts ------------------------------------------------------------------------------------------------------- */
 
 static void add_counts(struct st_redis_batch *b, struct st_slice queue, struct st_slice now)
 {
@@ -192,8 +190,7 @@ stint_code st_redis_op_queues(struct st_store *base, int64_t now_us, struct st_q
     return st_redis_told(queues(st_redis_of(base), now_us, out, n_out, &local), &local, err);
 }
 
-/* ---- next due
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- next due -------------------------------------------------------------------------------------------------------- */
 
 static void add_next(struct st_redis_batch *b, const char *queue, const char *set, const char *after)
 {

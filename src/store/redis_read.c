@@ -2,9 +2,9 @@
  *
  * redis_read.c - looking at jobs whole: ours, and those of stock asynq programs.
  *
- * One script reads all parts of a job, so they are of one moment.  Where it is, is what asynq's own keys say; our
- * packed field adds what asynq does not keep.  A job that only stock programs have touched has no such field: then the
- * message tells what it can, its headers are shown as meta, and what nobody has written down stays unknown.
+ * One script reads all parts of a job, so they are of one moment.  Where it is, is what asynq's own keys say; our packed field
+ * adds what asynq does not keep.  A job that only stock programs have touched has no such field: then the message tells what
+ * it can, its headers are shown as meta, and what nobody has written down stays unknown.
  *
  * Thread: the handle's.
  */
@@ -253,8 +253,7 @@ static void info_numbers(const struct look *l, struct st_job_info *i)
         i->deadline_us = i->run_started_us + i->timeout_us;
 }
 
-/* ---- attempts ------------------------------------------------------------------------------------------------------
- */
+/* ---- attempts ------------------------------------------------------------------------------------------------------ */
 
 static struct st_attempt_info *attempt_new(struct st_job_info *i)
 {
@@ -336,8 +335,7 @@ static bool attempts_read(const struct look *l, struct st_job_info *i)
     return true;
 }
 
-/* ---- together -------------------------------------------------------------------------------------------------------
- */
+/* ---- together ------------------------------------------------------------------------------------------------------- */
 
 static stint_code info_read(struct look *l, struct st_job_info *i, stint_error *err)
 {

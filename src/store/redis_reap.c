@@ -2,8 +2,8 @@
  *
  * redis_reap.c - jobs whose worker let their lease end: ours, and those of stock asynq servers.
  *
- * A script says which they are, with all that is needed to decide; what is decided here is written by another, only
- * where neither lease nor message has changed in between.
+ * A script says which they are, with all that is needed to decide; what is decided here is written by another, only where neither
+ * lease nor message has changed in between.
  */
 #include <stdlib.h>
 #include <string.h>

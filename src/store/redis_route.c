@@ -2,8 +2,8 @@
  *
  * redis_route.c - which node of a Cluster has which slot.
  *
- * A key's slot is the CRC16 of what stands between its first { and the next }, or of all of it.  The map is read from
- * any node that answers, when we first come, after a MOVED, and when a node is gone; what MOVED says holds meanwhile.
+ * A key's slot is the CRC16 of what stands between its first { and the next }, or of all of it.  The map is read from any
+ * node that answers, when we first come, after a MOVED, and when a node is gone; what MOVED says holds meanwhile.
  *
  * Nodes are forgotten between batches only (requests point to them), and those that the URL names never.
  *

@@ -2,8 +2,8 @@
  *
  * redis_rules.c - what a worker's rules were when it claimed, so that anybody can reap.
  *
- * A claim does not know a job's type before it has taken it, so the whole set of rules is kept, once per queue, under
- * its digest; the job carries the digest, and whoever reads it chooses the rule by the job's type as the worker did.
+ * A claim does not know a job's type before it has taken it, so the whole set of rules is kept, once per queue, under its digest;
+ * the job carries the digest, and whoever reads it chooses the rule by the job's type as the worker did.
  * One line per rule: pattern, tab, queue or nothing, tab, the policy.
  */
 #include <stdlib.h>

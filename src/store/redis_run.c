@@ -2,8 +2,7 @@
  *
  * redis_run.c - sends a batch, reads the answers, and tries again what may be tried again.
  *
- * It goes in rounds.  Each sends what is still pending, one write to each node that is concerned, then reads the
- * answers:
+ * It goes in rounds.  Each sends what is still pending, one write to each node that is concerned, then reads the answers:
  *
  *     PENDING --answer-->                   DONE
  *     PENDING --MOVED, ASK, NOSCRIPT, ..--> PENDING  it has done nothing: once more, elsewhere or with the script

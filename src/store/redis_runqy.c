@@ -3,15 +3,16 @@
  * redis_runqy.c - what runqy's clients and dashboard expect beside asynq's layout; with runqy=1.
  *
  *     a queue without a sub          is its sub `default`: inference -> inference.default
- *     asynq:t:ID                     HASH   field `queue`: in which queue a job is; kept as long as the job may be
- * asked for asynq:result:ID                STRING the result, for a day asynq:QUEUE:pending            LIST   ids that
- * clients push without the braces of asynq's keys, the jobs in asynq:t:ID with the fields type, payload, max_retry:
- * taken over before a claim, once a second at most redis_storage=false            in the URL: nothing is kept of a job
- * that has succeeded or failed asynq:workers:HOST:PID         HASH   see redis_asynq.c
+ *     asynq:t:ID                     HASH   field `queue`: in which queue a job is; kept as long as the job may be asked for
+ *     asynq:result:ID                STRING the result, for a day
+ *     asynq:QUEUE:pending            LIST   ids that clients push without the braces of asynq's keys, the jobs in asynq:t:ID with the
+ *                                           fields type, payload, max_retry: taken over before a claim, once a second at most
+ *     redis_storage=false            in the URL: nothing is kept of a job that has succeeded or failed
+ *     asynq:workers:HOST:PID         HASH   see redis_asynq.c
  *
- * It stands around the store's own operations, which know nothing of it.  These keys are hints and copies: what cannot
- * be written is logged, and the operation has done what it was asked.  An id is taken off its list only when its job is
- * enqueued; repeating that with the same id adds nothing.
+ * It stands around the store's own operations, which know nothing of it.  These keys are hints and copies: what cannot be
+ * written is logged, and the operation has done what it was asked.  An id is taken off its list only when its job is enqueued;
+ * repeating that with the same id adds nothing.
  *
  * Thread: the handle's.
  */
@@ -130,8 +131,8 @@ static void tell_results(struct st_store *base, const struct st_finish *items, s
     run_or_tell(st_redis_of(base), &b, "asynq:result:ID");
 }
 
-/* redis_storage=false: nothing is kept of what has succeeded or failed, as runqy does where a deployment does not ask
- * for it.  What has not can still be asked for. */
+/* redis_storage=false: nothing is kept of what has succeeded or failed, as runqy does where a deployment does not ask for it.  What has
+ * not can still be asked for. */
 static void forget_ended(struct st_store *base, const struct st_finish *items, size_t n)
 {
     struct st_redis_batch b;
@@ -181,8 +182,7 @@ static stint_code runqy_finish(struct st_store *base, int64_t now_us, struct st_
     return code;
 }
 
-/* ---- lists without braces ------------------------------------------------------------------------------------------
- */
+/* ---- lists without braces ------------------------------------------------------------------------------------------ */
 
 enum { F_TYPE, F_PAYLOAD, F_MAX, F_N };
 
@@ -290,8 +290,7 @@ static size_t name_add(struct st_slice *names, size_t n, struct st_slice name)
     return n + 1;
 }
 
-/* For the queues a claim names and those that are known: these names and their parents', which clients that know of no
- * subs push to. */
+/* For the queues a claim names and those that are known: these names and their parents', which clients that know of no subs push to. */
 static void take_for(struct st_redis_store *s, const struct st_claim_req *req)
 {
     stint_error err = {0};

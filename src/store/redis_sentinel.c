@@ -3,8 +3,8 @@
  * redis_sentinel.c - asks the sentinels who the master is.
  *
  * They are asked in the order of the URL, each with its share of what is left of the time, on a connection made for
- * this one question.  Whether the one they name is the master, it must say itself (ROLE, in st_redis_node_up): right
- * after a failover they may not know yet.
+ * this one question.  Whether the one they name is the master, it must say itself (ROLE, in st_redis_node_up): right after
+ * a failover they may not know yet.
  *
  * Thread: the client's.
  */

@@ -12,8 +12,7 @@
 
 /* ---- ids by queue ------------------------------------------------------------------------------------------------ */
 
-/* One script over ids, whatever queues they are in; answer(i) is called with each one's part of the answer.  Unknown
- * ones: ENOTFOUND. */
+/* One script over ids, whatever queues they are in; answer(i) is called with each one's part of the answer.  Unknown ones: ENOTFOUND. */
 struct steering {
     struct st_redis_store *s;
     const struct st_slice *ids;
@@ -89,8 +88,7 @@ static stint_code steer(struct st_redis_store *s, const struct st_slice *ids, si
     return code;
 }
 
-/* ---- cancel
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- cancel ---------------------------------------------------------------------------------------------------------- */
 
 struct cancelling {
     stint_code *verdicts;
@@ -146,8 +144,7 @@ stint_code st_redis_op_cancel(struct st_store *base, int64_t now_us, const struc
     return code;
 }
 
-/* ---- retry and discard
- * --------------------------------------------------------------------------------------------------- */
+/* ---- retry and discard --------------------------------------------------------------------------------------------------- */
 
 static stint_code retry_answer(void *arg, size_t i, const redisReply *r, stint_error *err)
 {
@@ -222,8 +219,7 @@ stint_code st_redis_op_discard(struct st_store *base, const struct st_slice *ids
     return code;
 }
 
-/* ---- pause
- * ----------------------------------------------------------------------------------------------------------------- */
+/* ---- pause ----------------------------------------------------------------------------------------------------------------- */
 
 stint_code st_redis_op_pause(struct st_store *base, int64_t now_us, struct st_slice queue, bool paused,
                              stint_error *err)
@@ -253,8 +249,7 @@ stint_code st_redis_op_pause(struct st_store *base, int64_t now_us, struct st_sl
     return STINT_OK;
 }
 
-/* ---- who is asked to stop
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- who is asked to stop ------------------------------------------------------------------------------------------------------ */
 
 struct flagging {
     struct st_redis_store *s;

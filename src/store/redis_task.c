@@ -2,8 +2,7 @@
  *
  * redis_task.c - the packed field and the list of ended attempts, as bytes and as structs.
  *
- * What is read here was written by this program or by somebody with write access to the server: every length is
- * checked.
+ * What is read here was written by this program or by somebody with write access to the server: every length is checked.
  */
 #include <math.h>
 #include <stdio.h>

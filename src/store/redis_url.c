@@ -5,8 +5,7 @@
  *     redis[s][-sentinel|-cluster]://[USER[:PASSWORD]@]HOST[:PORT][,...][/DB][?OPTION=VALUE&...]
  *     redis+unix://[USER[:PASSWORD]@]/PATH[?db=N&...]
  *
- * User, password, path and values may be percent-encoded.  An error never shows a password: it names the part that is
- * wrong.
+ * User, password, path and values may be percent-encoded.  An error never shows a password: it names the part that is wrong.
  *
  * Thread: any.
  */
@@ -409,8 +408,7 @@ void st_redis_url_clear(struct st_redis_url *u)
     memset(u, 0, sizeof(*u));
 }
 
-/* ---- other people's options ---------------------------------------------------------------------------------------
- */
+/* ---- other people's options --------------------------------------------------------------------------------------- */
 
 const char *st_redis_url_option(const struct st_redis_url *u, const char *name)
 {

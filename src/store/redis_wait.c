@@ -1,30 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * redis_wait.c - sleeping until there may be work, or news of this worker's jobs, with stock producers and a stock
- * server.
+ * redis_wait.c - sleeping until there may be work, or news of this worker's jobs, with stock producers and a stock server.
  *
  * A handle that was told what to watch has two connections: an ear, which is told things, and its own, whose reads are
  * remembered by the server for the ear (CLIENT TRACKING ON REDIRECT):
  *
  *     __redis__:invalidate   a key that was read has changed: said once, until it is read again
  *     asynq:cancel           a job was asked to stop, by asynq's tools or by us
- *     stint:wake:WORKER      c: a job of this worker was asked to stop; l: one may be another's now; .: our own sign of
- * life
+ *     stint:wake:WORKER      c: a job of this worker was asked to stop; l: one may be another's now; .: our own sign of life
  *
  * What is read of each queue: is it paused, how long is its list, what is due first.
  *
  *     STALE --read--> KNOWN --it has changed--> STALE
  *                        |  list was empty: somebody has pushed       ST_NEWS_WORK at once, without reading
- *                        |  list was not empty, or something else     read again, and WORK if there is more to do than
- * before
+ *                        |  list was not empty, or something else     read again, and WORK if there is more to do than before
  *                        `- found something when falling asleep       ST_NEWS_LOOK
  *
- * A busy worker reads nothing: each key costs it one message at most until it falls asleep again.  A paused queue's
- * list is not read, so that it wakes nobody.
+ * A busy worker reads nothing: each key costs it one message at most until it falls asleep again.  A paused queue's list is
+ * not read, so that it wakes nobody.
  *
- * In a Cluster, and where the server or its ACL refuse tracking (or a subscription), the same is read ten times a
- * second instead.  While there is no connection at all waits only let time pass and say so: ST_NEWS_DEAF.  notify=off:
- * the same. A handle that was not told what to watch makes no connection: its waits come back twice a second.
+ * In a Cluster, and where the server or its ACL refuse tracking (or a subscription), the same is read ten times a second
+ * instead.  While there is no connection at all waits only let time pass and say so: ST_NEWS_DEAF.  notify=off: the same.
+ * A handle that was not told what to watch makes no connection: its waits come back twice a second.
  *
  * Thread: the handle's; st_redis_interrupt may come from any.
  */
@@ -120,8 +117,7 @@ static bool was_interrupted(struct st_redis_wait *w)
     return was;
 }
 
-/* ---- hearing
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- hearing ------------------------------------------------------------------------------------------------------------ */
 
 /* asynq's own word for it names no worker: whoever holds the job flags it, so that it is remembered. */
 static void asked_to_stop(struct st_redis_store *s, struct st_slice id)
@@ -154,8 +150,7 @@ static void hear(struct st_redis_store *s, struct st_slice channel, struct st_sl
         w->pending |= st_slice_is(message, "c") ? ST_NEWS_CANCEL : st_slice_is(message, "l") ? ST_NEWS_LOST : 0;
 }
 
-/* ---- the connections
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- the connections ------------------------------------------------------------------------------------------------------- */
 
 static void lost(struct st_redis_store *s, const stint_error *err)
 {
@@ -240,9 +235,7 @@ static bool keep_alive(struct st_redis_store *s, stint_error *err)
     return code == STINT_OK;
 }
 
-/* ---- waiting
- * --------------------------------------------------------------------------------------------------------------------
- */
+/* ---- waiting -------------------------------------------------------------------------------------------------------------------- */
 
 /* Connected if it can be, and knowing what it must while it sleeps. */
 static void tend(struct st_redis_store *s)

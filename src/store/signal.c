@@ -2,9 +2,9 @@
  *
  * signal.c - a store whose wake-ups go through Redis.
  *
- * Wraps a real store.  What may concern others is told after it has succeeded: jobs added, given back or taken,
- * requests to stop.  The waits of a worker listen to Redis instead of the real store.  All of it is a hint: Redis being
- * away, slow or wrong changes no answer of the store, only how soon others notice.
+ * Wraps a real store.  What may concern others is told after it has succeeded: jobs added, given back or taken, requests
+ * to stop.  The waits of a worker listen to Redis instead of the real store.  All of it is a hint: Redis being away,
+ * slow or wrong changes no answer of the store, only how soon others notice.
  *
  * Not told: jobs added inside somebody's own transaction (nobody knows here when it commits), and what programs without
  * this setting do.  Those are found by polling.

@@ -2,8 +2,7 @@
  *
  * signal_hear.c - waits that listen to Redis.
  *
- *     HEARS --connection lost--> AWAY --connected again--> HEARS   and a look at everything: something may have been
- * said
+ *     HEARS --connection lost--> AWAY --connected again--> HEARS   and a look at everything: something may have been said
  *
  * While it is AWAY the worker is told that it is deaf, and polls.  Where the real store's waits are for everything
  * (SQLite's, which notice what this machine writes) they stand in for a worker that sleeps.
@@ -189,8 +188,8 @@ static void listen(struct st_hearer *h, int64_t until_us, bool *over)
         heard(h, channel, about);
 }
 
-/* Until it is time to try Redis again.  The real store's wait is for a worker that sleeps; one that is busy would be
- * woken by everything it writes itself. */
+/* Until it is time to try Redis again.  The real store's wait is for a worker that sleeps; one that is busy would be woken
+ * by everything it writes itself. */
 static stint_code stand_in(struct st_hearer *h, struct st_store *real, int64_t until_us, bool *over, stint_error *err)
 {
     const int left = left_ms(until_us), most = left_ms(h->retry_us) + 1, ms = left < most ? left : most;

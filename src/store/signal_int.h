@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * signal_int.h - what the parts of the signal share: telling (signal_tell.c), hearing (signal_hear.c), and the store
- * that is wrapped around both (signal.c).
+ * signal_int.h - what the parts of the signal share: telling (signal_tell.c), hearing (signal_hear.c), and the store that
+ * is wrapped around both (signal.c).
  *
  * Three channels, named after the URL's prefix= (stint):
  *

@@ -2,9 +2,9 @@
  *
  * signal_tell.c - publishes hints to Redis, from a thread of its own.
  *
- * What is told while a batch is on its way waits for the next one, each thing once: the busier, the fewer batches. When
- * Redis is away what is told is dropped, and people are told once: whoever listens has lost his connection too, and
- * looks for himself.
+ * What is told while a batch is on its way waits for the next one, each thing once: the busier, the fewer batches.  When
+ * Redis is away what is told is dropped, and people are told once: whoever listens has lost his connection too, and looks
+ * for himself.
  *
  * Invariant: telling never waits for Redis; only the end does, and not for long.
  *

@@ -28,8 +28,8 @@
 #define LOOK_MOST_US  (100 * ST_MS)
 #define LOOK_TOTAL_US ST_SEC
 #define LOOK_AFTER_US                                                                                                  \
-    (20 * ST_MS) /* once a commit was seen: for another that came along with it                                        \
-                  */
+    (20 * ST_MS) /* once a commit was seen: for another that came along with it  \
+                                    */
 
 void st_sq_interrupt(struct st_store *store)
 {

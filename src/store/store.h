@@ -59,13 +59,12 @@ struct st_claim_req {
     const struct st_type_rule *types;
     size_t n_types; /* 0 = all types, default policy */
     int64_t lease_us;
-    /* Not NULL: where others are claiming at this moment it may bring less than there is, and says so here: ask again
-     * soon. */
+    /* Not NULL: where others are claiming at this moment it may bring less than there is, and says so here: ask again soon. */
     bool *crowded;
-    int64_t due_by_us; /* > 0: take only jobs that were due by then; a store may leave them claimed.  With
-                          ST_CAP_DUE_ORDER */
-    size_t n;          /* take at most so many */
-    size_t n_run;      /* the first n_run become running at once, the others claimed */
+    int64_t
+        due_by_us; /* > 0: take only jobs that were due by then; a store may leave them claimed.  With ST_CAP_DUE_ORDER */
+    size_t n;      /* take at most so many */
+    size_t n_run; /* the first n_run become running at once, the others claimed */
 };
 
 /* Why acquire-by-id was refused. */
@@ -185,8 +184,8 @@ struct st_worker_info {
     uint64_t pid_start;
     int slots, running;
     char queues[1024]; /* JSON arrays of strings */
-    char weights[256]; /* of the queues: "3 1 1"; "" = strictly in their order.  For stores whose tools show it; not in
-                          a list */
+    char weights
+        [256]; /* of the queues: "3 1 1"; "" = strictly in their order.  For stores whose tools show it; not in a list */
     char types[1024];
     bool healthy;
     bool quiet;     /* takes no new jobs */
@@ -300,9 +299,8 @@ struct st_store_ops {
     stint_code (*acquire)(struct st_store *s, struct st_slice id, const struct st_claim_req *req, struct st_job **out,
                           enum st_refusal *why, stint_error *err);
 
-    /* The same for several at once, each by itself; an id may be there twice.  OK: each has a job or a reason.  An
-     * error: so have those that were dealt with, the others neither.  NULL = the store does them one after the other.
-     */
+    /* The same for several at once, each by itself; an id may be there twice.  OK: each has a job or a reason.  An error: so
+     * have those that were dealt with, the others neither.  NULL = the store does them one after the other. */
     stint_code (*acquire_many)(struct st_store *s, struct st_acquire *items, size_t n, const struct st_claim_req *req,
                                stint_error *err);
 
@@ -316,16 +314,16 @@ struct st_store_ops {
     stint_code (*transact)(struct st_store *s, int64_t now_us, const struct st_hold *hold, st_tx_fn fn, void *arg,
                            struct st_finish *fin, stint_error *err);
 
-    /* As transact without an outcome, but the transaction stays open on this handle: the next transact goes on in it
-     * and ends it, whatever comes of it.  Nothing else may be asked of the handle in between but abandon, which rolls
-     * it back.  With ST_CAP_ATOMIC_HANDLER. */
+    /* As transact without an outcome, but the transaction stays open on this handle: the next transact goes on in it and
+     * ends it, whatever comes of it.  Nothing else may be asked of the handle in between but abandon, which rolls it
+     * back.  With ST_CAP_ATOMIC_HANDLER. */
     stint_code (*transact_open)(struct st_store *s, int64_t now_us, const struct st_hold *hold, st_tx_fn fn, void *arg,
                                 stint_error *err);
     void (*abandon)(struct st_store *s);
 
     /* Jobs held by other workers whose lease has expired, oldest first, at most max.  running: charged, retry with
-     * its backoff or failed, kind lease_expired.  claimed: not charged, but from the 4th time in a row as if it had
-     * run. A cancel request makes it cancelled. */
+     * its backoff or failed, kind lease_expired.  claimed: not charged, but from the 4th time in a row as if it had run.
+     * A cancel request makes it cancelled. */
     stint_code (*reap)(struct st_store *s, int64_t now_us, struct st_slice me, struct st_reaped *out, size_t max,
                        size_t *n_out, stint_error *err);
 
@@ -338,8 +336,7 @@ struct st_store_ops {
     stint_code (*flagged)(struct st_store *s, struct st_slice worker, char (*ids)[ST_ID_MAX + 1], size_t max,
                           size_t *n_out, stint_error *err);
 
-    /* Per id a verdict: OK, ENOTFOUND, ESTATE (already ended).  asked[i] (may be NULL): it runs and was asked to stop.
-     */
+    /* Per id a verdict: OK, ENOTFOUND, ESTATE (already ended).  asked[i] (may be NULL): it runs and was asked to stop. */
     stint_code (*cancel)(struct st_store *s, int64_t now_us, const struct st_slice *ids, size_t n, stint_code *verdicts,
                          bool *asked, stint_error *err);
     /* failed or cancelled -> pending now, attempt 0, errors kept.  ESTATE otherwise, EEXISTS if another live job
@@ -363,13 +360,13 @@ struct st_store_ops {
     stint_code (*next_due)(struct st_store *s, int64_t now_us, int64_t *due_us, stint_error *err); /* 0 = none */
 
     stint_code (*prune)(struct st_store *s, const struct st_prune_req *req, struct st_pruned *out, stint_error *err);
-    /* The leader's housekeeping inside the store, one short step of it: call it again after *again_us.  req as in prune
-     * (limit and dry_run do not count); out: what went with it.  NULL = nothing to do. */
+    /* The leader's housekeeping inside the store, one short step of it: call it again after *again_us.  req as in prune (limit
+     * and dry_run do not count); out: what went with it.  NULL = nothing to do. */
     stint_code (*upkeep)(struct st_store *s, const struct st_prune_req *req, struct st_pruned *out, int64_t *again_us,
                          stint_error *err);
 
-    /* Inserts or refreshes w's row; last_beat becomes the store's now.  EEXISTS: the row belongs to another process
-     * (host, boot id, pid, start) that has beaten within ST_WORKER_SILENT_US. */
+    /* Inserts or refreshes w's row; last_beat becomes the store's now.  EEXISTS: the row belongs to another process (host,
+     * boot id, pid, start) that has beaten within ST_WORKER_SILENT_US. */
     stint_code (*worker_beat)(struct st_store *s, int64_t now_us, const struct st_worker_info *w, stint_error *err);
     stint_code (*worker_list)(struct st_store *s, struct st_worker_info **out, size_t *n_out, stint_error *err);
     /* Removes the row.  expire_leases (only when the process is known to be gone): its leases end now.  epoch as in
@@ -384,17 +381,17 @@ struct st_store_ops {
     stint_code (*wait)(struct st_store *s, int timeout_ms, bool *woken, stint_error *err);
     void (*interrupt)(struct st_store *s); /* any thread; also makes the next wait return at once */
 
-    /* What the waits of this handle are for: what concerns this worker's own jobs, and with `work` also jobs to claim
-     * in these queues (n 0 = all; a parent means its subs too).  May be told again, and should be: a worker that asks
-     * for jobs anyway does not count as asleep.  NULL = this store's waits are for everything. Without it such a
-     * store's waits hear of nothing, and come back now and then. */
+    /* What the waits of this handle are for: what concerns this worker's own jobs, and with `work` also jobs to claim in
+     * these queues (n 0 = all; a parent means its subs too).  May be told again, and should be: a worker that asks for
+     * jobs anyway does not count as asleep.  NULL = this store's waits are for everything.
+     * Without it such a store's waits hear of nothing, and come back now and then. */
     stint_code (*watch)(struct st_store *s, struct st_slice worker, const struct st_slice *queues, size_t n, bool work,
                         stint_error *err);
     /* What the last wait heard of, as ST_NEWS_ bits.  NULL = a wait that was woken may have heard of anything. */
     unsigned (*news)(struct st_store *s);
 
-    /* Asked before a worker begins: ESTORE where jobs would be lost silently and nobody has said that they may.  What
-     * else may lose them is said in the log.  NULL = there is nothing to say. */
+    /* Asked before a worker begins: ESTORE where jobs would be lost silently and nobody has said that they may.  What else may lose
+     * them is said in the log.  NULL = there is nothing to say. */
     stint_code (*fit)(struct st_store *s, stint_error *err);
     stint_code (*schema)(struct st_store *s, bool up, struct st_schema *out, stint_error *err);
     /* Takes versions away, newest first, until it is at `to`; 0 = nothing is left, jobs included.  NULL = it cannot. */
@@ -437,8 +434,7 @@ stint_code st_store_sqlite_open(const char *path_and_query, const struct st_stor
 stint_code st_store_postgres_open(const char *url, const struct st_store_open *opt, struct st_store **out,
                                   stint_error *err);
 
-/* url: see redis_conn.h, with our own [&notify=off][&runqy=1][&redis_storage=false][&may_lose=yes].  Each handle has a
- * connection of its own. */
+/* url: see redis_conn.h, with our own [&notify=off][&runqy=1][&redis_storage=false][&may_lose=yes].  Each handle has a connection of its own. */
 stint_code st_store_redis_open(const char *url, const struct st_store_open *opt, struct st_store **out,
                                stint_error *err);
 

@@ -4,8 +4,8 @@
  *
  *     free slots --grant--> intake --acquired jobs--> held, as claimed ones are
  *
- * Their queues are left out of the ordinary claims.  What nobody announces in time (a message may die with its worker)
- * is claimed after the grace: those are the late ones, looked for as often as the worker polls.
+ * Their queues are left out of the ordinary claims.  What nobody announces in time (a message may die with its worker) is
+ * claimed after the grace: those are the late ones, looked for as often as the worker polls.
  *
  * Thread: loop.
  */

@@ -6,8 +6,8 @@
  *     WET --claim found less--------------> DRY    wait for a hint, the next due time, or the poll (sooner at first, if
  *                                                  there are no hints to come)
  *     WET --store away--------------------> DRY    for a growing while
- *     WET --others were claiming----------> DRY    for a few milliseconds, longer each time; then without regard to
- * them DRY --hint, timer, rescued jobs-----> WET
+ *     WET --others were claiming----------> DRY    for a few milliseconds, longer each time; then without regard to them
+ *     DRY --hint, timer, rescued jobs-----> WET
  *
  * How many: the free slots, plus what the slots will use up while the next claim is under way, twice.  Long jobs
  * make that nothing, so they never wait here while another worker has a free slot; short ones make it a batch.

@@ -3,8 +3,8 @@
  * stop.c - end gracefully.
  *
  * Stop claiming, give back what was only prefetched or waits for a child to be ready, let what runs end; when
- * `shutdown_timeout` has passed stop it too and give its attempt back.  Told a second time: kill at once.  Then the
- * courier writes what it has, leadership and the worker's row go, and the threads end.
+ * `shutdown_timeout` has passed stop it too and give its attempt back.  Told a second time: kill at once.  Then the courier
+ * writes what it has, leadership and the worker's row go, and the threads end.
  *
  * Thread: loop.
  */
@@ -70,8 +70,7 @@ static void heed_stops(struct st_worker *w)
 }
 
 /* once: the slots are empty and all is written.  Then an empty claim that was asked for afterwards ends the work; one
- * asked for earlier might have missed a job that became due since, and one that others were in the way of says nothing.
- */
+ * asked for earlier might have missed a job that became due since, and one that others were in the way of says nothing. */
 static void check_once(struct st_worker *w)
 {
     if (!w->opt.once || w->phase != WORKING || ((!w->dry || w->crowd.n) && !w->quiet) || w->asking || w->disowning ||

@@ -27,8 +27,7 @@ struct st_worker_options {
     bool once;          /* end when nothing is due and the slots are empty */
     bool signals;       /* TERM, INT, TSTP and HUP are the worker's */
     const int *stop_fd; /* an eventfd: what is added to it counts as calls of st_worker_stop; NULL = none */
-    /* HUP: read the configuration again; the worker takes over *out (st_settings_clear, free).  NULL = HUP is ignored.
-     */
+    /* HUP: read the configuration again; the worker takes over *out (st_settings_clear, free).  NULL = HUP is ignored. */
     stint_code (*reload)(void *arg, struct st_settings **out, stint_error *err);
     void *reload_arg;
     stint_event_fn event; /* NULL = nobody listens */

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fuzz_asynq.c - any bytes as what lies in a task's hash: asynq's message, our packed field, the list of ended
- * attempts.
+ * fuzz_asynq.c - any bytes as what lies in a task's hash: asynq's message, our packed field, the list of ended attempts.
  *
- * The first byte says which.  What must hold: a message that was read and is written again reads the same; so does a
- * packed field; attempts come to an end and point inside the bytes.
+ * The first byte says which.  What must hold: a message that was read and is written again reads the same; so does a packed field;
+ * attempts come to an end and point inside the bytes.
  */
 #include "fuzz.h"
 

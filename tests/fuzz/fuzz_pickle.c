@@ -6,8 +6,8 @@
  *   - every value of a pickle that was read refers to values that are there, and every text lies inside the input;
  *   - a call that was understood has a run id that a job may have, and the function that was asked for;
  *   - what is refused is refused with a message;
- *   - a JSON document becomes a pickle that our own reader accepts, unless it has numbers that are written as text or
- * too many values.
+ *   - a JSON document becomes a pickle that our own reader accepts, unless it has numbers that are written as text or too
+ *     many values.
  */
 #include "fuzz.h"
 

@@ -2,8 +2,8 @@
  *
  * fuzz_redis_url.c - any text as the URL of a Redis server.
  *
- * What must hold: what is accepted names at least one host with a port or a path, and is accepted by its scheme; what
- * is refused says why, with a remedy; and neither shows the password, which is here always the same word.
+ * What must hold: what is accepted names at least one host with a port or a path, and is accepted by its scheme; what is
+ * refused says why, with a remedy; and neither shows the password, which is here always the same word.
  */
 #include "fuzz.h"
 

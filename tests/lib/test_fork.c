@@ -236,8 +236,7 @@ static stint_code sleep_a_little(stint_attempt *a, void *arg)
     return STINT_OK;
 }
 
-/* Not under AddressSanitizer: a lock of its allocator that another thread holds at the fork stays locked in the child.
- */
+/* Not under AddressSanitizer: a lock of its allocator that another thread holds at the fork stays locked in the child. */
 __attribute__((unused)) static void forks_while_threads_use_the_store_neither_hang_nor_lose(void **state)
 {
     stint_worker_options opt = STINT_WORKER_OPTIONS_INIT;

@@ -2,8 +2,8 @@
  *
  * postgres_kit.h - what the tests of the PostgreSQL store's own files share.
  *
- * They run beside a server that scripts/pg-test has started; without one the program is skipped.  Each test has a
- * schema of its own.  Behind a pooler (the URL has listen=) what needs the server's own session is left out.
+ * They run beside a server that scripts/pg-test has started; without one the program is skipped.  Each test has a schema of
+ * its own.  Behind a pooler (the URL has listen=) what needs the server's own session is left out.
  */
 #ifndef ST_TESTS_STORE_POSTGRES_KIT_H
 #define ST_TESTS_STORE_POSTGRES_KIT_H
@@ -118,8 +118,7 @@ static inline void kit_exec(struct st_pg *s, const char *sql)
         fail_msg("%s: %s", sql, kit_err.message);
 }
 
-/* So that a server that is stopped has little left to write.  What others have written costs as long as the disk takes.
- */
+/* So that a server that is stopped has little left to write.  What others have written costs as long as the disk takes. */
 static inline void kit_checkpoint(struct st_pg *s)
 {
     kit_timeout(s, 60000);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * redis_kit.h - what the tests of the Redis store share: a server to be emptied, and commands to it as anybody could
- * send them.
+ * redis_kit.h - what the tests of the Redis store share: a server to be emptied, and commands to it as anybody could send them.
  *
  * They run beside a server that scripts/redis-test has started.
  */

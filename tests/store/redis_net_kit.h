@@ -2,8 +2,8 @@
  *
  * redis_net_kit.h - what the tests of the Redis client share.
  *
- * They run beside servers that scripts/redis-test has started; without, the program is skipped.  What a real server
- * does not do on demand, a small false one does: it answers a greeting, and then what the test says.
+ * They run beside servers that scripts/redis-test has started; without, the program is skipped.  What a real server does
+ * not do on demand, a small false one does: it answers a greeting, and then what the test says.
  */
 #ifndef ST_TESTS_STORE_REDIS_NET_KIT_H
 #define ST_TESTS_STORE_REDIS_NET_KIT_H
@@ -132,8 +132,8 @@ static inline void kit_later(struct kit_later *l, int ms, const char *what)
 
 #define FALSE_ROUNDS 8
 
-/* Each request that comes after the greeting is answered with the next of `says`; NULL ends the connection.  Greetings
- * are counted: they are the connections. */
+/* Each request that comes after the greeting is answered with the next of `says`; NULL ends the connection.  Greetings are
+ * counted: they are the connections. */
 struct kit_false {
     pthread_t thread;
     int fd;

@@ -282,8 +282,7 @@ static void then_do(void (*fn)(void *arg), struct st_store *s, size_t job, enum 
 /* ---- enqueue
  * -------------------------------------------------------------------------------------- */
 
-/* The first was not heard of: who brings the same job again under its id has added it, and is no duplicate of himself.
- */
+/* The first was not heard of: who brings the same job again under its id has added it, and is no duplicate of himself. */
 static void a_keyed_job_that_is_brought_again_while_it_is_added_is_the_same(void)
 {
     forget_jobs();

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_redis_look.c - what only a Redis store shows: jobs of stock programs, its workers in asynq's eyes, waiting for
- * stock producers.
+ * test_redis_look.c - what only a Redis store shows: jobs of stock programs, its workers in asynq's eyes, waiting for stock producers.
  *
- * Beside a server that is thrown away (scripts/redis-test).  What a stock program does is done here with its own
- * commands, key by key.
+ * Beside a server that is thrown away (scripts/redis-test).  What a stock program does is done here with its own commands, key by key.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -179,8 +177,7 @@ static struct st_job_info get(struct st_store *s, const char *id)
     return i;
 }
 
-/* ---- looking at stock jobs ----------------------------------------------------------------------------------------
- */
+/* ---- looking at stock jobs ---------------------------------------------------------------------------------------- */
 
 static void a_stock_task_is_shown_with_what_is_known_of_it(void **state)
 {
@@ -301,8 +298,7 @@ static void a_damaged_message_is_shown_all_the_same(void **state)
     st_job_info_clear(&i);
 }
 
-/* ---- lists
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- lists ------------------------------------------------------------------------------------------------------------ */
 
 static void many_stock_tasks_are_listed_each_once(void **state)
 {
@@ -397,8 +393,7 @@ static void a_payload_that_was_not_asked_for_does_not_leave_the_server(void **st
     st_job_info_list_free(list, n);
 }
 
-/* ---- retention
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- retention ----------------------------------------------------------------------------------------------------------- */
 
 static void the_janitor_takes_what_its_own_retention_has_let_go(void **state)
 {
@@ -436,8 +431,7 @@ static void a_stale_leader_does_no_upkeep(void **state)
     assert_int_equal(CMD(S("EXISTS"), S("asynq:{q}:t:" ID1)), 1);
 }
 
-/* ---- workers
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- workers --------------------------------------------------------------------------------------------------------------- */
 
 static char logged[8192];
 
@@ -556,8 +550,7 @@ static void evictions_are_told_of(void **state)
     st_log_set_sink(NULL, NULL, false);
 }
 
-/* ---- runqy
- * ------------------------------------------------------------------------------------------------------------------ */
+/* ---- runqy ------------------------------------------------------------------------------------------------------------------ */
 
 static struct st_job *claim_one(struct st_store *s)
 {
@@ -695,8 +688,7 @@ static void without_runqy_a_queue_is_what_it_is_called(void **state)
     assert_int_equal(CMD(S("EXISTS"), S("asynq:t:r-3")), 0);
 }
 
-/* ---- waiting
- * ------------------------------------------------------------------------------------------------------------------ */
+/* ---- waiting ------------------------------------------------------------------------------------------------------------------ */
 
 /* Waits until one comes back without news. */
 static unsigned settle(struct st_store *s)
@@ -986,8 +978,7 @@ static void a_watching_wait_is_interrupted(void **state)
     pthread_join(thread, NULL);
 }
 
-/* ---- cancelling as asynq's tools do
- * ------------------------------------------------------------------------------------------------ */
+/* ---- cancelling as asynq's tools do ------------------------------------------------------------------------------------------------ */
 
 static void a_stock_cancel_reaches_the_worker_that_holds_the_job(void **state)
 {

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_redis_store.c - what only a Redis store writes: asynq's keys and bytes, and what becomes of jobs that stock
- * programs touch.
+ * test_redis_store.c - what only a Redis store writes: asynq's keys and bytes, and what becomes of jobs that stock programs touch.
  *
- * Beside a server that is thrown away (scripts/redis-test).  What a stock program does is done here with its own
- * commands, move by move.
+ * Beside a server that is thrown away (scripts/redis-test).  What a stock program does is done here with its own commands, move by move.
  */
 #include "redis_kit.h"
 
@@ -29,8 +27,7 @@ static const char golden[] =
 static char url[600];
 static struct st_redis *raw;
 
-/* ---- the server, raw ------------------------------------------------------------------------------------------------
- */
+/* ---- the server, raw ------------------------------------------------------------------------------------------------ */
 
 /* One command; its answer as text ("(nil)" for nothing), or as many elements as there are, joined by blanks. */
 static const char *askv(const char *const *words, size_t n, const struct st_slice *last)
@@ -121,8 +118,7 @@ static struct st_redis_msg first_msg(void)
                                  .retention_s = 86400};
 }
 
-/* ---- jobs
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- jobs -------------------------------------------------------------------------------------------------------------- */
 
 static struct st_new_job job_of(const char *id)
 {
@@ -205,8 +201,7 @@ static int done(void **state)
     return 0;
 }
 
-/* ---- a stock program's moves
- * ---------------------------------------------------------------------------------------------- */
+/* ---- a stock program's moves ---------------------------------------------------------------------------------------------- */
 
 /* As asynq's client enqueues. */
 static void stock_enqueue(const struct st_redis_msg *m, struct st_slice more)
@@ -279,8 +274,7 @@ static void stock_done(void)
     IS("1", "DEL", K("t:" ID));
 }
 
-/* ---- bytes
- * ----------------------------------------------------------------------------------------------------------------- */
+/* ---- bytes ----------------------------------------------------------------------------------------------------------------- */
 
 static void the_message_is_the_golden_one(void **state)
 {
@@ -374,8 +368,7 @@ static void ended_attempts_are_read_as_far_as_they_are_whole(void **state)
     st_buf_clear(&part);
 }
 
-/* ---- asynq's moves, made by us
- * ------------------------------------------------------------------------------------------------ */
+/* ---- asynq's moves, made by us ------------------------------------------------------------------------------------------------ */
 
 static void an_enqueue_writes_what_asynqs_does(void **state)
 {
@@ -579,9 +572,7 @@ static void pause_is_asynqs(void **state)
     st_job_free(claim(*state, T0));
 }
 
-/* ---- unique
- * -----------------------------------------------------------------------------------------------------------------------
- */
+/* ---- unique ----------------------------------------------------------------------------------------------------------------------- */
 
 #define LOCK K("unique:" Q ":bb6cb5c68df4652941caf652a366f2d8")
 
@@ -704,9 +695,7 @@ static void of_100_producers_at_once_one_wins(void **state)
     free(p);
 }
 
-/* ---- stock tasks
- * ---------------------------------------------------------------------------------------------------------------------
- */
+/* ---- stock tasks --------------------------------------------------------------------------------------------------------------------- */
 
 static void a_stock_task_is_run_by_its_own_values(void **state)
 {
@@ -875,8 +864,7 @@ static void what_is_no_task_is_no_job(void **state)
     OK(verdicts[1]);
 }
 
-/* Where a list or set that a claim, an enqueue or an outcome writes to is of another kind, nothing is taken out of the
- * others. */
+/* Where a list or set that a claim, an enqueue or an outcome writes to is of another kind, nothing is taken out of the others. */
 static void a_key_of_another_kind_loses_no_job(void **state)
 {
     static const char *const keys[] = {K("active"), K("lease"), K("scheduled"), "stint:{" Q "}:fence"};
@@ -1014,8 +1002,7 @@ static void a_broken_queue_keeps_no_other_from_being_served(void **state)
     assert_int_equal(claim_all(*state, T0), 0);
 }
 
-/* More jobs than one call takes: an id of the last call that is another job's is noticed before the first one writes.
- */
+/* More jobs than one call takes: an id of the last call that is another job's is noticed before the first one writes. */
 static void an_id_that_is_taken_keeps_all_of_a_large_batch_out(void **state)
 {
     static struct st_new_job jobs[1100];
@@ -1044,8 +1031,7 @@ static int64_t sent_by_the_server(void)
     return strtoll(strchr(at, ':') + 1, NULL, 10);
 }
 
-/* A dead worker may have held hundreds of large ones: an answer with all their payloads would be too large to be read.
- */
+/* A dead worker may have held hundreds of large ones: an answer with all their payloads would be too large to be read. */
 static void reaping_reads_no_payloads(void **state)
 {
     const size_t len = (size_t)4 << 20;
@@ -1195,8 +1181,7 @@ static void a_full_server_takes_many_outcomes_at_once(void **state)
     }
 }
 
-/* Whoever would make room, by running jobs or by removing old ones, must be let in: with rules that nobody had before.
- */
+/* Whoever would make room, by running jobs or by removing old ones, must be let in: with rules that nobody had before. */
 static void a_worker_begins_on_a_full_server(void **state)
 {
     const struct st_type_rule rules[] = {{.pattern = S("*"), .policy = st_policy_default}};
@@ -1467,8 +1452,7 @@ static void a_claim_of_large_jobs_leaves_some_for_the_next(void **state)
     free(big);
 }
 
-/* ---- types nobody handles
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- types nobody handles --------------------------------------------------------------------------------------------------------------- */
 
 static void what_no_rule_covers_waits_in_retry_uncharged(void **state)
 {
@@ -1521,9 +1505,7 @@ static void what_is_beyond_a_rules_limit_goes_back_to_the_head(void **state)
     st_job_free(jobs[1]);
 }
 
-/* ---- the fence
- * --------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- the fence -------------------------------------------------------------------------------------------------------------------------- */
 
 static void all_refused(struct st_store *s, int64_t now, const struct st_job *job)
 {
@@ -1715,9 +1697,7 @@ static void what_was_cancelled_and_run_again_by_a_stock_tool_fails_as_any_other(
     is_failed(*state);
 }
 
-/* ---- a server that dies
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* ---- a server that dies ------------------------------------------------------------------------------------------------------------------- */
 
 static void ctl(const char *what)
 {
