@@ -317,6 +317,7 @@ DECLARE
     v_now int8;
     v_soon int8;
     v_fence int8;
+    v_one int2;
 BEGIN
     IF EXISTS (SELECT FROM unnest(p_lanes) u(lane) WHERE (SELECT 1 FROM lane l WHERE l.lane = u.lane LIMIT 1) IS NULL) THEN
         PERFORM _lanes_note(p_lanes, p_queues, p_types, p_priorities);
@@ -326,6 +327,7 @@ BEGIN
     v_now := coalesce(nullif(p_now, 0), v_clock);
     v_soon := least(v_clock - 2000000, _us(now()));
     v_fence := CASE p_now WHEN 0 THEN v_now ELSE 0 END;
+    v_one := CASE WHEN p_slot[1] = ALL (p_slot) THEN p_slot[1] END;
     --< of all slots
     WITH e AS (INSERT INTO entry(lane, created, due, timeout, max_attempts, slot, umode, id, payload, meta)
         SELECT lane, v_now, CASE WHEN due0 > 0 THEN due0 ELSE v_now + delay END, timeout, max_attempts, slot, 0, id, payload, meta
@@ -439,7 +441,8 @@ END $f$;
 -- p_defer: where one would have to pass 250 and more, one or two wait for the first gate, and the others are sent away, with the
 -- row -1: one who takes much after the other, each with nothing to pass, is faster than all of them together.
 -- A row that somebody else is at this moment (an open cancel) then makes it fail with 55P03: repeat it with p_careful.
--- A row of a job that is held already (see _strays) makes it fail with 23505, and is passed over with p_careful.
+-- A row of a job that is held already (see _strays) makes it fail with 23505, and is passed over with p_careful.  An entry that was
+-- moved since (VACUUM FULL, the ring) makes it fail with 55P03 too: with p_careful all are looked for by their ids.
 -- Besides the jobs it answers what a claimer must know to remember how far it has come:
 --     ord -2  per lane the first row that was there from the given place on, locked or not; key NULL: it was not looked at
 --     ord -3  the last row: lane, attempt: the last of the lanes there are, and how many; started: now(); until: when the server was
@@ -466,6 +469,8 @@ DECLARE
     v_tid tid[];
     v_tid_rule int4[];
     v_slot int2[];
+    v_known bool; -- where their entries were put
+    v_one int2;
     v_gate int4;
     v_gated bool := false; -- it has a gate: it may not wait for another, nor with rows that somebody else may be waiting for
     v_gid int8;
@@ -539,8 +544,9 @@ BEGIN
                 EXIT WHEN v_away;
                 v_gated := true;
                 IF NOT p_careful AND v_gate = 0 THEN
-                    SELECT array_agg(x.tid), array_agg(x.slot), (array_agg(x.key))[p_run - v_taken], (array_agg(x.id))[p_run - v_taken]
-                        INTO v_tid, v_slot, v_edge, v_edge_id FROM (SELECT x.ctid AS tid, x.slot, x.key, x.id FROM ready x
+                    SELECT array_agg(x.tid), array_agg(x.slot), bool_and(x.at <> '(4294967295,0)'),
+                            (array_agg(x.key))[p_run - v_taken], (array_agg(x.id))[p_run - v_taken]
+                        INTO v_tid, v_slot, v_known, v_edge, v_edge_id FROM (SELECT x.ctid AS tid, x.slot, x.at, x.key, x.id FROM ready x
                             WHERE x.lane = v_lane[1] AND (x.key, x.id) >= (v_from[1], v_from_id[1]) AND x.key <= v_last
                             ORDER BY x.lane, x.key, x.id LIMIT v_m) x;
                 ELSE
@@ -551,8 +557,9 @@ BEGIN
                         v_from[1] := coalesce(v_edge, v_from[1]);
                         v_from_id[1] := coalesce(v_edge_id, v_from_id[1]);
                     END IF;
-                    SELECT array_agg(x.tid), array_agg(x.slot), (array_agg(x.key))[p_run - v_taken], (array_agg(x.id))[p_run - v_taken]
-                        INTO v_tid, v_slot, v_edge, v_edge_id FROM (SELECT x.ctid AS tid, x.slot, x.key, x.id FROM ready x
+                    SELECT array_agg(x.tid), array_agg(x.slot), bool_and(NOT p_careful AND x.at <> '(4294967295,0)'),
+                            (array_agg(x.key))[p_run - v_taken], (array_agg(x.id))[p_run - v_taken]
+                        INTO v_tid, v_slot, v_known, v_edge, v_edge_id FROM (SELECT x.ctid AS tid, x.slot, x.at, x.key, x.id FROM ready x
                             WHERE x.lane = v_lane[1] AND (x.key, x.id) >= (v_from[1], v_from_id[1]) AND x.key <= v_last
                             AND (NOT p_careful OR (SELECT 1 FROM lease l WHERE l.id = x.id LIMIT 1) IS NULL)
                             ORDER BY x.lane, x.key, x.id LIMIT v_m FOR UPDATE SKIP LOCKED) x;
@@ -567,6 +574,7 @@ BEGIN
                 v_edge_id := coalesce(v_edge_id, E'\\xff');
                 v_until := v_now + p_lease[v_rule[1]];
                 v_gid := nextval('grp_seq');
+                v_one := CASE WHEN v_known AND v_slot[1] = ALL (v_slot) THEN v_slot[1] END;
                 --< of all slots
                 RETURN QUERY
                 WITH d AS MATERIALIZED (
@@ -580,14 +588,14 @@ BEGIN
                     SELECT v_gid, v_lane[1] & -2, d.fence, v_until, d.key, d.started, d.attempt, d.slot, d.skips, d.keyed, d.id FROM d),
                 t AS (INSERT INTO tally(lane, waiting) SELECT v_lane[1] & -2, -count(*) FROM d HAVING count(*) > 0)
                 SELECT v_taken + 1, v_lane[1] & -2, d.key, d.fence, d.attempt, v_rule[1], d.started, v_until,
-                    coalesce(e.created, k.created), coalesce(e.max_attempts, k.max_attempts), coalesce(e.timeout, k.timeout), d.id,
-                    coalesce(e.payload, k.payload), coalesce(e.meta, k.meta)
-                FROM d
-                LEFT JOIN LATERAL (SELECT e.* FROM entry e WHERE e.ctid = d.at AND e.id = d.id AND e.slot = d.slot LIMIT 1) e ON true
-                LEFT JOIN LATERAL (SELECT k.* FROM (SELECT e.* FROM entry e WHERE e.id = d.id AND e.slot = d.slot
-                    UNION ALL SELECT * FROM entry_16 WHERE id = d.id) k WHERE e.created IS NULL LIMIT 1) k ON true;
+                    e.created, e.max_attempts, e.timeout, d.id, e.payload, e.meta
+                FROM d LEFT JOIN LATERAL (SELECT k.* FROM (SELECT k.* FROM entry k WHERE k.id = d.id AND k.slot = d.slot
+                    UNION ALL SELECT * FROM entry_16 WHERE id = d.id) k LIMIT 1) e ON true;
                 -->
                 GET DIAGNOSTICS v_n = ROW_COUNT;
+                IF v_one IS NOT NULL AND v_n < (SELECT g.n FROM grp g WHERE g.gid = v_gid) THEN
+                    RAISE lock_not_available USING MESSAGE = 'an entry is not where it was put';
+                END IF;
                 v_taken := v_taken + v_n;
                 v_max[v_rule[1]] := v_max[v_rule[1]] - v_n;
                 EXIT WHEN v_taken >= p_n;
@@ -667,20 +675,22 @@ BEGIN
     RETURN NEXT;
 END $f$;
 
--- The jobs of one call mostly lie in one slot of the ring: the marked statement of these functions once more per slot, over its
--- table alone, so that the others are neither opened nor locked, and no row is sent on its way by its slot.
+-- The jobs of one call mostly lie in one slot of the ring, v_one: the marked statement of these functions once more per slot,
+-- over its table alone, so that the others are neither opened nor locked, and no row is sent on its way by its slot.  A claim
+-- then reads the entries where they were put, without an index.
 DO $do$
 DECLARE
-    f record;
+    v_name text;
     v_text text;
     v_all text;
 BEGIN
-    FOR f IN SELECT * FROM (VALUES ('_enqueue', 'p_slot'), ('_claim', 'v_slot')) f(name, slots) LOOP
-        v_text := pg_get_functiondef(('{s}.' || f.name)::regproc);
+    FOREACH v_name IN ARRAY ARRAY['_enqueue', '_claim'] LOOP
+        v_text := pg_get_functiondef(('{s}.' || v_name)::regproc);
         v_all := substring(v_text FROM '--< of all slots\n(.*)-->');
-        EXECUTE replace(v_text, v_all, 'CASE (CASE WHEN ' || f.slots || '[1] = ALL (' || f.slots || ') THEN ' || f.slots || '[1] END)'
-            || (SELECT string_agg(' WHEN ' || i || ' THEN ' || replace(replace(replace(v_all, 'FROM entry e', 'FROM entry_' || i || ' e'),
-                'AND e.slot = d.slot', ''), 'INTO entry(', 'INTO entry_' || i || '('), '' ORDER BY i) FROM generate_series(0, 16) i)
+        EXECUTE replace(v_text, v_all, 'CASE v_one'
+            || (SELECT string_agg(' WHEN ' || i || ' THEN ' || replace(regexp_replace(v_all, 'LEFT JOIN LATERAL .* ON true',
+                'CROSS JOIN LATERAL (SELECT k.* FROM entry_' || i || ' k WHERE k.ctid = d.at AND k.id = d.id LIMIT 1) e'),
+                'INTO entry(', 'INTO entry_' || i || '('), '' ORDER BY i) FROM generate_series(0, 16) i)
             || ' ELSE ' || v_all || ' END CASE;');
     END LOOP;
 END $do$;
