@@ -28,6 +28,7 @@
 
 #define FINISH_BATCH  1000
 #define KEPT_AGAIN_US (250 * ST_MS)
+#define LISTEN_US     (ST_MS) /* the loop never blocks: it has long spoken */
 
 struct claim_order {
     struct st_plan *plan; /* NULL = none asked for */
@@ -58,6 +59,7 @@ struct st_courier {
     size_t n_in;
     struct claim_order claim;
     struct known *known;
+    bool listening; /* the loop is about to speak: outcomes in hand go with the claim that it may ask for */
     bool drain, stop;
     int64_t give_up_us; /* monotonic */
 
@@ -86,7 +88,8 @@ void st_courier_finish(struct st_courier *c, struct st_done *first, struct st_do
     c->end = &last->next;
     c->n_in += n;
     c->news.in_hand += n;
-    pthread_cond_signal(&c->cond);
+    if (!c->listening)
+        pthread_cond_signal(&c->cond);
     pthread_mutex_unlock(&c->mutex);
 }
 
@@ -95,6 +98,15 @@ void st_courier_claim(struct st_courier *c, struct st_plan *plan, size_t n, size
 {
     pthread_mutex_lock(&c->mutex);
     c->claim = (struct claim_order){st_plan_ref(plan), n, n_run, late_us, may_defer, false};
+    if (!c->listening)
+        pthread_cond_signal(&c->cond);
+    pthread_mutex_unlock(&c->mutex);
+}
+
+void st_courier_said(struct st_courier *c)
+{
+    pthread_mutex_lock(&c->mutex);
+    c->listening = false;
     pthread_cond_signal(&c->cond);
     pthread_mutex_unlock(&c->mutex);
 }
@@ -441,6 +453,7 @@ static void answer_claim(struct st_courier *c, const struct claim_order *o, stin
     c->news.crowded = o->crowded;
     c->news.next_due_in_us = due;
     c->news.claim_took_us = took_us;
+    c->listening = true;
     pthread_mutex_unlock(&c->mutex);
     st_plan_unref(o->plan);
     uv_async_send(c->wake);
@@ -552,6 +565,9 @@ static void await_work(struct st_courier *c)
 {
     const bool full = c->n_kept == FINISH_BATCH; /* nothing else can be taken */
 
+    if (c->listening && !c->stop)
+        st_cond_wait_us(&c->cond, &c->mutex, LISTEN_US);
+    c->listening = false;
     if (c->n_kept && (!c->first || full) && !c->claim.plan && (!c->known || full)) {
         st_cond_wait_us(&c->cond, &c->mutex, KEPT_AGAIN_US);
         return;

@@ -61,6 +61,9 @@ void st_courier_finish(struct st_courier *c, struct st_done *first, struct st_do
  * jobs that have been due for so long.  may_defer: where many are claiming it may be answered with `crowded`, and less than there is. */
 void st_courier_claim(struct st_courier *c, struct st_plan *plan, size_t n, size_t n_run, int64_t late_us,
                       bool may_defer);
+/* After the answer of a claim was taken: all that follows from it was said.  Until then the courier waits a moment, so that
+ * the outcomes it has and the next claim are one exchange. */
+void st_courier_said(struct st_courier *c);
 /* After a claim that ended EUNKNOWN: give back what we hold without knowing.  ids: n texts, copied. */
 stint_code st_courier_disown(struct st_courier *c, const struct st_slice *known, size_t n, stint_error *err);
 void st_courier_take(struct st_courier *c, struct st_courier_news *news);

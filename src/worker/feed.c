@@ -10,7 +10,8 @@
  *     DRY --hint, timer, rescued jobs-----> WET
  *
  * How many: the free slots, plus what the slots will use up while the next claim is under way, twice.  Long jobs
- * make that nothing, so they never wait here while another worker has a free slot; short ones make it a batch.
+ * make that nothing, so they never wait here while another worker has a free slot; short ones make it two
+ * batches: one to run while the other is under way.
  *
  * Thread: loop.
  */
@@ -30,9 +31,9 @@ static size_t batch_max(const struct st_worker *w)
 
 static size_t prefetch(const struct st_worker *w)
 {
-    double n = w->rate * w->trip_us / (double)ST_SEC * 2;
+    const double n = w->rate * w->trip_us / (double)ST_SEC * 2, most = 2.0 * (double)batch_max(w);
 
-    return n < 1 ? 0 : n > (double)batch_max(w) ? batch_max(w) : (size_t)n;
+    return n < 1 ? 0 : (size_t)(n > most ? most : n);
 }
 
 static void on_poll(uv_timer_t *t)
@@ -277,8 +278,10 @@ static void on_claim_over(struct st_worker *w, struct st_courier_news *news)
 
 void feed_on_news(struct st_worker *w, struct st_courier_news *news)
 {
-    if (news->claim_over)
+    if (news->claim_over) {
         on_claim_over(w, news);
+        w->answered = true;
+    }
     if (news->disowned) {
         w->disowning = false;
         if (w->intake)

@@ -36,6 +36,9 @@ static void step(struct st_worker *w)
 {
     feed(w);
     worker_send_out(w);
+    if (w->answered)
+        st_courier_said(w->courier);
+    w->answered = false;
     slots_fill(w);
     worker_send_out(w);
     announce_feed(w);
