@@ -136,6 +136,24 @@ class Server:
 
 
 @contextlib.contextmanager
+def huge_pages(megabytes=1280):
+    """So much memory in huge pages, as PostgreSQL's documentation recommends for many connections; needs root."""
+    knob = Path("/proc/sys/vm/nr_hugepages")
+    size = next(int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("Hugepagesize"))
+    was, want = knob.read_text(), megabytes * 1024 // size
+    try:
+        knob.write_text(str(want))
+        if int(knob.read_text()) < want:
+            sys.exit(f"bench: the kernel gives {knob.read_text().strip()} huge pages of {size} kB, not {want}: free some memory")
+        yield
+    except PermissionError:
+        sys.exit("bench: huge pages are for root to reserve")
+    finally:
+        with contextlib.suppress(PermissionError):
+            knob.write_text(was)
+
+
+@contextlib.contextmanager
 def server(where=None, **settings):
     where = Path(where or os.environ.get("STINT_PG_DIR") or "/var/tmp")
     folder = tempfile.mkdtemp(prefix="stint-pg-", dir=where)

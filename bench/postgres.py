@@ -16,6 +16,7 @@ Takes the programs from a build made by bench/run.  The report goes to standard 
 """
 
 import argparse
+import contextlib
 import json
 import sys
 from importlib.machinery import SourceFileLoader
@@ -439,13 +440,14 @@ def main():
     p.add_argument("--quick", action="store_true", help="tiny sizes, to see that it works")
     p.add_argument("--build", default=measure.ROOT / "build-release", help="the build to measure (build-release)")
     p.add_argument("--json", metavar="FILE", help="write everything measured there too")
+    p.add_argument("--huge-pages", action="store_true", help="the server's memory in huge pages, reserved meanwhile (root)")
     opt = p.parse_args()
     if set(opt.parts.split(",")) - set(PARTS):
         p.error(f"--parts knows {', '.join(PARTS)}")
     opt.slots, opt.workers = SLOTS, WORKERS
     if opt.quick:
         vars(opt).update({**QUICK, "slots": SLOTS[:2], "workers": WORKERS[:2]})
-    with measure.session(opt.build) as b:
+    with pgserver.huge_pages() if opt.huge_pages else contextlib.nullcontext(), measure.session(opt.build) as b:
         parts, raw = report(b, opt)
     print("\n\n".join(parts))
     if opt.json:

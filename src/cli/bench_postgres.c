@@ -291,9 +291,9 @@ void bench_pg_unpin(struct bench_pg *p)
 /* ---- jobs beside
  * ------------------------------------------------------------------------------------ */
 
-/* New ids, which grow with i, and their entries. */
+/* New ids, which grow with i and are younger than those of jobs that have ended, and their entries. */
 #define NEW_ROWS                                                                                                       \
-    "WITH t AS MATERIALIZED (SELECT i, (extract(epoch FROM now()) * 1000)::int8 - 3600000 - (i "                       \
+    "WITH t AS MATERIALIZED (SELECT i, (extract(epoch FROM now()) * 1000)::int8 - (i "                                 \
     "%% 5) * %s AS ms "                                                                                                \
     "FROM generate_series(%lld::int8, %lld::int8) i), "                                                                \
     "u AS MATERIALIZED (SELECT i, ms, '\\x00'::bytea || substr(int8send(ms), 3, 6) || "                                \
