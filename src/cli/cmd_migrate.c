@@ -95,8 +95,23 @@ static int too_new(struct cli *c, struct st_store *store, const struct st_schema
 
 /* ---- verbs -------------------------------------------------------------------------------- */
 
+/* Are there roles to make beside a schema that is as new as it can be? */
+static bool roles_missing(struct st_store *store, const struct st_schema *s)
+{
+    char *roles = NULL;
+    bool missing;
+
+    if (s->have != s->want || !store->ops->schema_sql ||
+        st_store_schema_sql(store, ST_SCHEMA_SQL_ROLES, &roles, NULL) != STINT_OK)
+        return false;
+    missing = *roles;
+    free(roles);
+    return missing;
+}
+
 static int up(struct cli *c, struct st_store *store, const struct st_schema *before)
 {
+    const bool bare = roles_missing(store, before);
     struct st_schema now = {0};
     char *roles = NULL;
     stint_error err;
@@ -106,7 +121,12 @@ static int up(struct cli *c, struct st_store *store, const struct st_schema *bef
         return cli_fail(c, &err);
     if (store->ops->schema_sql && st_store_schema_sql(store, ST_SCHEMA_SQL_ROLES, &roles, &err))
         return cli_fail(c, &err);
-    exit = report(c, before, &now, roles);
+    if (bare && !*roles && !c->json) {
+        printf("schema version %d: its roles were made\n", now.have);
+        exit = CLI_DONE;
+    } else {
+        exit = report(c, before, &now, roles);
+    }
     free(roles);
     return exit;
 }

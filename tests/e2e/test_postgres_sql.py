@@ -556,6 +556,15 @@ def test_a_job_is_found_by_its_index(db, query):
 # ---- roles ----
 
 
+def test_migrate_up_says_that_it_made_the_roles_alone(stint, db):
+    version = stint.json("migrate", "up")["have"]
+    names = ", ".join(f"{db.schema}_{role}" for role in ("enqueue", "worker", "read"))
+    db.sql(f"DROP OWNED BY {names}; DROP ROLE {names}")
+    assert stint("migrate", "up").text == f"schema version {version}: its roles were made\n"
+    assert db.value(f"SELECT count(*) FROM pg_roles WHERE rolname LIKE '{db.schema}\\_%'") >= "3"
+    assert stint("migrate", "up").text == f"schema version {version}: nothing to do\n"
+
+
 def test_a_producer_may_enqueue(stint, db, users):
     sql = users("enqueue")
     id = sql("SELECT {s}.enqueue('t', '{\"a\":1}', key => 'k')")[0][0]
