@@ -109,7 +109,7 @@ def burn(where, n):
 def test_doctor_finds_nothing_wrong_where_nothing_is(stint):
     assert findings(stint) == []
     said = "\n".join(f["what"] for f in findings(stint, "ok"))
-    for word in ("schema version", "no index is missing", "no function is missing", "no session holds an old snapshot", "NOTIFY",
+    for word in ("schema version", "no table is missing", "no index is missing", "no function is missing", "no session holds an old snapshot", "NOTIFY",
                  "fsync, full_page_writes, synchronous_commit and autovacuum are on", "transaction number", "connections are in use",
                  "grants it needs", "counts are right", "every job is in its place", "tested with", "LISTEN", "clock"):
         assert word in said, word
@@ -121,6 +121,15 @@ def test_doctor_finds_nothing_wrong_while_jobs_come_and_go(stint):
         for _ in range(5):
             stint.batch([{"type": "ok", "payload": {}} for _ in range(40)])
             assert findings(stint) == []
+
+
+@pytest.mark.parametrize("table", ["paused", "tally", "ended_7"])
+def test_doctor_finds_a_missing_table(stint, db, table):
+    db.sql(f"ALTER TABLE {{s}}.{table} RENAME TO away")
+    found(stint, "error", f"the table {table} is missing")
+    db.sql(f"ALTER TABLE {{s}}.away RENAME TO {table}")
+    assert finding(stint, "ok", "no table is missing")
+    assert findings(stint) == []
 
 
 def test_doctor_changes_nothing(stint, db):
