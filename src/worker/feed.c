@@ -9,7 +9,7 @@
  *     WET --others were claiming----------> DRY    for a few milliseconds, longer each time; then without regard to them
  *     DRY --hint, timer, rescued jobs-----> WET
  *
- * How many: the free slots, plus what the slots will use up while the next claim is under way, twice.  Long jobs
+ * How many: the free slots, plus what the slots will use up from asking until jobs are there, twice.  Long jobs
  * make that nothing, so they never wait here while another worker has a free slot; short ones make it two
  * batches: one to run while the other is under way.
  *
@@ -22,7 +22,7 @@
 #define BATCH_MAX   500
 #define SMOOTH      0.3
 #define SURE_FOR    (60 * ST_SEC)
-#define CROWD_TRIES 8 /* half a second */
+#define CROWD_TRIES 6 /* half a second */
 
 static size_t batch_max(const struct st_worker *w)
 {
@@ -122,6 +122,8 @@ void feed(struct st_worker *w)
         return;
     }
     w->asking = true;
+    if (w->crowd.n == 0)
+        w->asked_us = st_clock_mono_us();
     w->n_asked = n;
     w->ask_seq = w->finish_seq;
     st_courier_claim(w->courier, late ? w->plans.late : w->plans.main, n, n_run,
@@ -131,7 +133,7 @@ void feed(struct st_worker *w)
 /* What the slots used up while the claim was under way. */
 static void measure(struct st_worker *w, const struct st_courier_news *news)
 {
-    int64_t now = st_clock_mono_us();
+    int64_t now = st_clock_mono_us(), took;
     double span = (double)(now - w->reply_us), rate;
 
     if (w->reply_us && span > 0) {
@@ -140,7 +142,8 @@ static void measure(struct st_worker *w, const struct st_courier_news *news)
     }
     w->reply_us = now;
     w->ended_at_reply = w->ended;
-    w->trip_us += SMOOTH * ((double)news->claim_took_us - w->trip_us);
+    took = w->crowd.n ? now - w->asked_us : news->claim_took_us;
+    w->trip_us += SMOOTH * ((double)took - w->trip_us);
 }
 
 struct held *feed_take(struct st_worker *w, struct st_job *job)
@@ -242,8 +245,8 @@ static void on_late_over(struct st_worker *w, struct st_courier_news *news)
 /* What it brought is what there was, as far as it asked. */
 static void on_answer(struct st_worker *w, struct st_courier_news *news)
 {
-    w->crowd.n = 0;
     measure(w, news);
+    w->crowd.n = 0;
     if (news->n_jobs < news->n_asked)
         sleep_until_next(w, news->next_due_in_us);
     if (news->n_jobs == 0)

@@ -398,7 +398,7 @@ stint_code st_worker_new(const struct st_worker_options *opt, struct st_worker *
     w->settings = opt->settings;
     w->tries = (struct st_tries){.base_us = 100 * ST_MS, .max_us = 5 * ST_SEC};
     w->start_tries = w->tries;
-    w->crowd = (struct st_tries){.base_us = 5 * ST_MS, .max_us = 160 * ST_MS};
+    w->crowd = (struct st_tries){.base_us = 16 * ST_MS, .max_us = 160 * ST_MS};
     w->trip_us = (double)ST_MS;
     w->sure_us = st_clock_boot_us();
     if (opt->settings->worker_id)

@@ -126,6 +126,7 @@ struct st_worker {
     bool asking;        /* a claim is under way */
     bool answered;      /* the courier waits for what we say to its answer */
     size_t n_asked;     /* how many slots it may fill */
+    int64_t asked_us;   /* monotonic; where others were claiming, since the first time */
     int64_t late_at_us; /* CLOCK_BOOTTIME: when to ask for late ones */
     unsigned turns;     /* whose turn it is to have a single free slot */
     bool disowning;

@@ -498,6 +498,16 @@ BEGIN
         WHILE j < cardinality(p_lane) AND p_class[j + 1] = v_class LOOP
             j := j + 1;
         END LOOP;
+        -- who would take much need not look where others are waiting already
+        IF p_defer AND NOT p_careful AND NOT v_gated AND v_taken = 0 AND (p_lane[i] & -2) = (p_lane[j] & -2)
+            AND least(p_n, v_max[p_rule[i]]) >= 250 THEN
+            v_gated := pg_try_advisory_xact_lock(_gate(p_lane[i]), 0);
+            v_away := NOT (v_gated OR pg_try_advisory_xact_lock(_gate(p_lane[i]), -1) OR pg_try_advisory_xact_lock(_gate(p_lane[i]), -2));
+            IF v_away THEN
+                j := i - 1;
+                EXIT;
+            END IF;
+        END IF;
         LOOP -- until this class has nothing more
             -- Lanes that have something, each from its first row on: what is dead before that is passed once.
             SELECT array_agg(u.lane), array_agg(x.key), array_agg(x.id), array_agg(u.rule)
