@@ -68,6 +68,35 @@ TEST(a_reaped_running_job_is_charged_and_waits_for_its_backoff)
     st_job_free(job);
 }
 
+TEST(jobs_of_several_rules_that_are_taken_at_once_are_each_reaped_by_its_own)
+{
+    const struct st_policy once = {.max_attempts = 1, .multiplier = 1};
+    const struct st_type_rule rules[] = {{.pattern = S("mail"), .policy = two_tries, .lease_us = 30 * SEC},
+                                         {.pattern = S("sms"), .policy = once, .lease_us = 20 * SEC}};
+    struct st_store *s = test_store(t);
+    struct st_claim_req req = test_req(T0, "w1", 4);
+    const char *mail = test_enqueue(t, s, "mail"), *sms = test_enqueue(t, s, "sms");
+    struct st_job *jobs[4];
+    struct st_reaped r[2];
+    size_t n;
+
+    NEEDS(t, s, ST_CAP_TYPE_FILTER);
+    req.types = rules;
+    req.n_types = 2;
+    OK(st_store_claim(s, &req, jobs, &n, NULL));
+    assert_int_equal(n, 2);
+    assert_int_equal(test_reap(s, T0 + 20 * SEC - 1, "w2", r, 2), 0);
+    assert_int_equal(test_reap(s, T0 + 20 * SEC, "w2", r, 2), 1);
+    assert_string_equal(r[0].id, sms);
+    assert_int_equal(r[0].to, ST_FAILED);
+    assert_int_equal(test_reap(s, T0 + 30 * SEC - 1, "w2", r, 2), 0);
+    assert_int_equal(test_reap(s, T0 + 30 * SEC, "w2", r, 2), 1);
+    assert_string_equal(r[0].id, mail);
+    assert_int_equal(r[0].to, ST_PENDING);
+    for (size_t i = 0; i < n; i++)
+        st_job_free(jobs[i]);
+}
+
 TEST(a_reaped_running_job_without_budget_fails)
 {
     struct st_store *s = test_store(t);

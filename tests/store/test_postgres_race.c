@@ -1092,8 +1092,14 @@ static void a_claim_reads_jobs_of_every_age(void)
 }
 
 /* Where an entry was put is written down with the job; it may be elsewhere by now, and another there. */
-static void find_elsewhere(bool unknown, size_t types)
+static void find_elsewhere(bool unknown, size_t types, bool apart)
 {
+    const struct st_type_rule rules[] = {{.pattern = S("t"), .policy = st_policy_default},
+                                         {.pattern = S("u"), .policy = st_policy_default, .lease_us = LEASE / 2}};
+    struct st_claim_req req = {
+        .worker = S("w1"), .lease_us = LEASE, .n = 4, .n_run = 4, .types = rules, .n_types = apart ? 2 : 0};
+    size_t n = 0;
+
     forget_jobs();
     for (size_t i = 0; i < 4; i++) {
         struct st_new_job j = {
@@ -1112,7 +1118,8 @@ static void find_elsewhere(bool unknown, size_t types)
               ids[3], ids[1]);
     if (unknown)
         lab_execf(watch, "UPDATE ready SET at = DEFAULT WHERE id = _key('%s')", ids[2]);
-    assert_int_equal(claim_as(us, "w1", 0, jobs, 4), 4);
+    OK(st_store_claim(us, &req, jobs, &n, NULL));
+    assert_int_equal(n, 4);
     for (size_t i = 0; i < 4; i++) {
         assert_string_equal(jobs[i]->id, ids[i]);
         assert_int_equal(jobs[i]->payload.len, 36);
@@ -1124,9 +1131,10 @@ static void find_elsewhere(bool unknown, size_t types)
 static void a_claim_finds_entries_that_are_elsewhere(void)
 {
     for (size_t types = 1; types <= 2; types++) {
-        find_elsewhere(false, types);
-        find_elsewhere(true, types);
+        find_elsewhere(false, types, false);
+        find_elsewhere(true, types, false);
     }
+    find_elsewhere(false, 2, true); /* in groups of their own */
 }
 
 /* ---- a crowd -------------------------------------------------------------------------------------- */

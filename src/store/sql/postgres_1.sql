@@ -491,6 +491,7 @@ DECLARE
     v_gate int4;
     v_gated bool := false; -- it has a gate: it may not wait for another, nor with rows that somebody else may be waiting for
     v_gid int8;
+    v_gids int8[]; -- of the groups that are made; where leases and policies differ, by rule
     v_until int8;
     v_edge int8;
     v_edge_id bytea;
@@ -640,13 +641,14 @@ BEGIN
                     v_max[r] := v_max[r] - 1;
                 END LOOP;
             END IF;
+            -- those up to the edge start at once
+            v_edge := CASE WHEN p_run > v_taken THEN coalesce(v_edge, v_last) ELSE -1 END;
+            v_edge_id := coalesce(v_edge_id, E'\\xff');
+            v_one := CASE WHEN v_known AND v_slot[1] = ALL (v_slot) THEN v_slot[1] END;
             IF v_like THEN
-                -- those up to the edge start at once
-                v_edge := CASE WHEN p_run > v_taken THEN coalesce(v_edge, v_last) ELSE -1 END;
-                v_edge_id := coalesce(v_edge_id, E'\\xff');
                 v_until := v_now + p_lease[v_rule[1]];
                 v_gid := nextval('grp_seq');
-                v_one := CASE WHEN v_known AND v_slot[1] = ALL (v_slot) THEN v_slot[1] END;
+                v_gids := ARRAY[v_gid];
                 --< of all slots
                 RETURN QUERY
                 WITH d AS MATERIALIZED (
@@ -664,37 +666,33 @@ BEGIN
                 FROM d LEFT JOIN LATERAL (SELECT k.* FROM (SELECT k.* FROM entry k WHERE k.id = d.id AND k.slot = d.slot
                     UNION ALL SELECT * FROM entry_16 WHERE id = d.id) k LIMIT 1) e ON true;
                 -->
-                GET DIAGNOSTICS v_n = ROW_COUNT;
-                IF v_one IS NOT NULL AND v_n < (SELECT g.n FROM grp g WHERE g.gid = v_gid) THEN
-                    RAISE lock_not_available USING MESSAGE = 'an entry is not where it was put';
-                END IF;
-            ELSE -- in groups of their own
+            ELSE -- a group for each rule
+                v_gids := NULL;
+                FOREACH r IN ARRAY v_rule LOOP
+                    v_gids[r] := coalesce(v_gids[r], nextval('grp_seq'));
+                END LOOP;
+                --< of all slots
                 RETURN QUERY
                 WITH d AS MATERIALIZED (
                     DELETE FROM ready x WHERE x.ctid = ANY (v_tid) AND x.lane = ANY (v_lane) AND x.key <= v_last
-                    RETURNING x.lane, x.key, x.fence + 1 AS fence, x.attempt + 1 AS attempt, x.slot, x.skips, x.keyed, x.id),
-                o AS MATERIALIZED (
-                    SELECT d.*, u.rule, (v_taken + row_number() OVER (ORDER BY d.key, d.id))::int4 AS ord,
-                        p_lease[u.rule] AS lease, p_policy[u.rule] AS policy
-                    FROM d JOIN unnest(v_lane, v_rule) u(lane, rule) ON u.lane = d.lane),
-                g AS MATERIALIZED (INSERT INTO grp(gid, look_at, lease, policy, n, worker, ids)
-                    SELECT nextval('grp_seq'), v_now + o.lease, o.lease, o.policy, count(*), p_worker, array_agg(o.id)
-                    FROM o GROUP BY o.lease, o.policy RETURNING gid, lease, policy),
+                    RETURNING x.lane & -2 AS lane, x.key, x.fence + 1 AS fence, x.attempt + 1 AS attempt, x.slot, x.skips, x.keyed, x.id, x.at,
+                        CASE WHEN (x.key, x.id) <= (v_edge, v_edge_id) THEN v_now END AS started, v_rule[array_position(v_lane, x.lane)] AS rule),
+                g AS (INSERT INTO grp(gid, look_at, lease, policy, n, worker, ids)
+                    SELECT v_gids[d.rule], v_now + p_lease[d.rule], p_lease[d.rule], p_policy[d.rule], count(*), p_worker, array_agg(d.id)
+                    FROM d GROUP BY d.rule),
                 l AS (INSERT INTO lease(gid, lane, fence, until, due, started, attempt, slot, skips, keyed, id)
-                    SELECT g.gid, o.lane & -2, o.fence, v_now + o.lease, o.key, CASE WHEN o.ord <= p_run THEN v_now END,
-                        o.attempt, o.slot, o.skips, o.keyed, o.id
-                    FROM o JOIN g ON g.lease = o.lease AND g.policy = o.policy),
-                t AS (INSERT INTO tally(lane, waiting) SELECT d.lane & -2, -count(*) FROM d GROUP BY d.lane & -2)
-                SELECT o.ord, o.lane & -2, o.key, o.fence, o.attempt, o.rule, CASE WHEN o.ord <= p_run THEN v_now END,
-                    v_now + o.lease, coalesce(e.created, k.created),
-                    CASE WHEN e.created IS NULL THEN k.max_attempts ELSE e.max_attempts END,
-                    CASE WHEN e.created IS NULL THEN k.timeout ELSE e.timeout END, o.id,
-                    CASE WHEN e.created IS NULL THEN k.payload ELSE e.payload END,
-                    CASE WHEN e.created IS NULL THEN k.meta ELSE e.meta END
-                FROM o
-                LEFT JOIN LATERAL (SELECT e.* FROM entry e WHERE e.id = o.id AND e.slot = o.slot LIMIT 1) e ON true
-                LEFT JOIN LATERAL (SELECT k.* FROM entry_16 k WHERE k.id = o.id AND e.created IS NULL LIMIT 1) k ON true;
-                GET DIAGNOSTICS v_n = ROW_COUNT;
+                    SELECT v_gids[d.rule], d.lane, d.fence, v_now + p_lease[d.rule], d.key, d.started, d.attempt, d.slot, d.skips, d.keyed, d.id
+                    FROM d),
+                t AS (INSERT INTO tally(lane, waiting) SELECT d.lane, -count(*) FROM d GROUP BY d.lane)
+                SELECT v_taken + 1, d.lane, d.key, d.fence, d.attempt, d.rule, d.started, v_now + p_lease[d.rule],
+                    e.created, e.max_attempts, e.timeout, d.id, e.payload, e.meta
+                FROM d LEFT JOIN LATERAL (SELECT k.* FROM (SELECT k.* FROM entry k WHERE k.id = d.id AND k.slot = d.slot
+                    UNION ALL SELECT * FROM entry_16 WHERE id = d.id) k LIMIT 1) e ON true;
+                -->
+            END IF;
+            GET DIAGNOSTICS v_n = ROW_COUNT;
+            IF v_one IS NOT NULL AND v_n < (SELECT sum(g.n) FROM grp g WHERE g.gid = ANY (v_gids)) THEN
+                RAISE lock_not_available USING MESSAGE = 'an entry is not where it was put';
             END IF;
             v_taken := v_taken + v_n;
             IF v_same THEN
@@ -725,7 +723,7 @@ BEGIN
     RETURN NEXT;
 END $f$;
 
--- The jobs of one call mostly lie in one slot of the ring, v_one: the marked statement of these functions once more per slot,
+-- The jobs of one call mostly lie in one slot of the ring, v_one: the marked statements of these functions once more per slot,
 -- over its table alone, so that the others are neither opened nor locked, and no row is sent on its way by its slot.  A claim
 -- then reads the entries where they were put, without an index.
 DO $do$
@@ -736,12 +734,14 @@ DECLARE
 BEGIN
     FOREACH v_name IN ARRAY ARRAY['_enqueue', '_claim'] LOOP
         v_text := pg_get_functiondef(('{s}.' || v_name)::regproc);
-        v_all := substring(v_text FROM '--< of all slots\n(.*)-->');
-        EXECUTE replace(v_text, v_all, 'CASE v_one'
-            || (SELECT string_agg(' WHEN ' || i || ' THEN ' || replace(regexp_replace(v_all, 'LEFT JOIN LATERAL .* ON true',
-                'CROSS JOIN LATERAL (SELECT k.* FROM entry_' || i || ' k WHERE k.ctid = d.at AND k.id = d.id LIMIT 1) e'),
-                'INTO entry(', 'INTO entry_' || i || '('), '' ORDER BY i) FROM generate_series(0, 16) i)
-            || ' ELSE ' || v_all || ' END CASE;');
+        FOR v_all IN SELECT m[1] FROM regexp_matches(v_text, '--< of all slots\n(.*?)-->', 'g') m LOOP
+            v_text := replace(v_text, v_all, 'CASE v_one'
+                || (SELECT string_agg(' WHEN ' || i || ' THEN ' || replace(regexp_replace(v_all, 'LEFT JOIN LATERAL .* ON true',
+                    'CROSS JOIN LATERAL (SELECT k.* FROM entry_' || i || ' k WHERE k.ctid = d.at AND k.id = d.id LIMIT 1) e'),
+                    'INTO entry(', 'INTO entry_' || i || '('), '' ORDER BY i) FROM generate_series(0, 16) i)
+                || ' ELSE ' || v_all || ' END CASE;');
+        END LOOP;
+        EXECUTE v_text;
     END LOOP;
 END $do$;
 
