@@ -34,15 +34,19 @@
 #define SCHEMA_MAX 55 /* NAMEDATALEN - 1, less the end of a role's name: _enqueue */
 #define URL_MAX    8192
 
-/* Where the parameters begin, at '?'; as libpq finds it: a '?' in a password does not count. */
-static const char *query_of(const char *url)
+/* Where the hosts begin, behind user and password; as libpq finds it: at the first '@', if no '/' stands before it. */
+static const char *hosts_of(const char *url)
 {
     const char *at = strstr(url, "://") + 3;
     const size_t user = strcspn(at, "@/");
 
-    if (at[user] == '@')
-        at += user + 1;
-    return strchr(at, '?');
+    return at[user] == '@' ? at + user + 1 : at;
+}
+
+/* Where the parameters begin, at '?': one in a password does not count. */
+static const char *query_of(const char *url)
+{
+    return strchr(hosts_of(url), '?');
 }
 
 static int hex(char c)
@@ -83,7 +87,7 @@ static stint_code schema_check(const char *name, stint_error *err)
 
     if (len == 0 || len > SCHEMA_MAX || !st_utf8_valid(name, len) || strpbrk(name, "'\"\\{}$;%") ||
         strncmp(name, "pg_", 3) == 0)
-        return st_refuse(err, "a name has 1 to 55 bytes, no quotes, and does not begin with pg_",
+        return st_refuse(err, "a name has 1 to 55 bytes, none of ' \" \\ { } $ ; %, and does not begin with pg_",
                          "schema=%s cannot be the name of a schema", name);
     if (strcmp(name, "public") == 0 || strcmp(name, "information_schema") == 0)
         return st_refuse(err, "name one that stint has for itself, such as schema=stint_jobs",
@@ -161,6 +165,8 @@ static stint_code split(const char *url, struct st_pg_url *u, stint_error *err)
     return u->conninfo ? STINT_OK : st_refuse(err, "shorten it", "the store's URL is too long");
 }
 
+#define HOW_A_URL_IS "postgres://USER:PASSWORD@HOST:PORT/DATABASE; characters such as @ / ? % in a password as %XX"
+
 /* libpq quotes what it does not understand, which may be the password: only a parameter's name is told. */
 static stint_code parse_fail(const char *message, stint_error *err)
 {
@@ -168,9 +174,8 @@ static stint_code parse_fail(const char *message, stint_error *err)
     const bool name = message && strncmp(message, known, strlen(known)) == 0;
     const size_t len = message ? strcspn(message, name ? "\r\n" : ":\"\r\n") : 0;
 
-    return st_refuse(err,
-                     "postgres://USER:PASSWORD@HOST:PORT/DATABASE; characters such as @ / ? % in a password as %XX",
-                     "the store's URL is not one of PostgreSQL: %.*s", (int)len, message ? message : "");
+    return st_refuse(err, HOW_A_URL_IS, "the store's URL is not one of PostgreSQL: %.*s", (int)len,
+                     message ? message : "");
 }
 
 static const char *option(const PQconninfoOption *o, const char *key, const char *fallback)
@@ -212,23 +217,60 @@ static void where_put(struct st_buf *b, const PQconninfoOption *o, const char *s
         st_buf_printf(b, "?schema=%s", schema);
 }
 
+/* With an '@' or '/' in a password, or without a host behind it, libpq takes a piece of it for host, port or database, and these are
+ * told.  NULL = refused; PQconninfoFree() what is returned. */
+static PQconninfoOption *parse(const char *url, stint_error *err)
+{
+    const char *hosts = hosts_of(url), *port;
+    char *message = NULL;
+    PQconninfoOption *o;
+
+    if (memchr(hosts, '@', strcspn(hosts, "?"))) {
+        st_refuse(err, HOW_A_URL_IS, "the store's URL has an @ too many");
+        return NULL;
+    }
+    o = PQconninfoParse(url, &message);
+    if (!o)
+        parse_fail(message, err);
+    PQfreemem(message);
+    port = o ? option(o, "port", "") : "";
+    if (port[strspn(port, "0123456789,")]) {
+        PQconninfoFree(o);
+        st_refuse(err, HOW_A_URL_IS, "the store's URL has a port that is not a number");
+        return NULL;
+    }
+    return o;
+}
+
+static stint_code listen_read(struct st_pg_url *u, stint_error *err)
+{
+    PQconninfoOption *o = parse(u->listen, err);
+    struct st_buf b;
+
+    if (!o) {
+        st_err_prefix(err, "listen=");
+        return err->code;
+    }
+    st_buf_init(&b, URL_MAX);
+    where_put(&b, o, "stint");
+    u->listen_where = st_buf_take(&b);
+    PQconninfoFree(o);
+    return u->listen_where ? STINT_OK : st_fail(err, STINT_ENOMEM, "no memory for the store's URL");
+}
+
 static stint_code url_read(const char *url, struct st_pg_url *u, stint_error *err)
 {
     PQconninfoOption *o;
-    char *message = NULL;
     struct st_buf b;
 
     u->notify = true;
-    if (split(url, u, err))
+    if (split(url, u, err) || (u->listen && listen_read(u, err)))
         return err->code;
     if (!u->schema)
         u->schema = strdup("stint");
-    o = PQconninfoParse(u->conninfo, &message);
-    if (!o) {
-        parse_fail(message, err);
-        PQfreemem(message);
+    o = parse(u->conninfo, err);
+    if (!o)
         return err->code;
-    }
     st_buf_init(&b, URL_MAX);
     if (u->schema) {
         where_put(&b, o, u->schema);
@@ -244,6 +286,7 @@ static void url_clear(struct st_pg_url *u)
 {
     free(u->conninfo);
     free(u->listen);
+    free(u->listen_where);
     free(u->where);
     free(u->schema);
     free(u->quoted);

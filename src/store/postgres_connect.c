@@ -191,14 +191,14 @@ static bool finish(PGconn *c, int64_t until_us, bool *late)
     return true;
 }
 
-static void host_name(struct st_pg *s, const struct hosts *h, size_t i, char *out, size_t size)
+static void host_name(struct st_pg *s, const char *conninfo, const struct hosts *h, size_t i, char *out, size_t size)
 {
     const char *host = h->n < 2 ? NULL : h->hosts[i] && *h->hosts[i] ? h->hosts[i] : h->addrs[i];
 
     if (host)
         snprintf(out, size, "%s:%s", host, h->ports[i] && *h->ports[i] ? h->ports[i] : "5432");
     else
-        snprintf(out, size, "%s", s->url.where);
+        snprintf(out, size, "%s", conninfo == s->url.listen ? s->url.listen_where : s->url.where);
 }
 
 static PGconn *try_host(struct st_pg *s, const char *conninfo, const struct hosts *h, size_t i, const char *attrs,
@@ -211,7 +211,7 @@ static PGconn *try_host(struct st_pg *s, const char *conninfo, const struct host
     bool late;
 
     snprintf(user_timeout, sizeof(user_timeout), "%d", s->base.timeout_ms + 1000);
-    host_name(s, h, i, where, sizeof(where));
+    host_name(s, conninfo, h, i, where, sizeof(where));
     params_fill(&p, conninfo, h, i, attrs, user_timeout);
     c = start(&p);
     if (c && finish(c, until_us, &late))

@@ -198,12 +198,13 @@ stint_code st_pg_fail(struct st_pg *s, PGconn *c, const PGresult *r, const char 
 /* ---- a handle (postgres.c) ----------------------------------------------------------------------- */
 
 struct st_pg_url {
-    char *conninfo; /* for libpq: the URL without our own parameters */
-    char *listen;   /* a direct URL for LISTEN, or NULL: the same */
-    char *where;    /* for people: host, port, database; no secrets */
-    char *schema;   /* as given: "stint" */
-    char *quoted;   /* as an SQL identifier */
-    bool notify;    /* false: notify=off, polling only */
+    char *conninfo;     /* for libpq: the URL without our own parameters */
+    char *listen;       /* a direct URL for LISTEN, or NULL: the same */
+    char *where;        /* for people: host, port, database; no secrets */
+    char *listen_where; /* the same of listen; NULL without one */
+    char *schema;       /* as given: "stint" */
+    char *quoted;       /* as an SQL identifier */
+    bool notify;        /* false: notify=off, polling only */
 };
 
 struct st_pg {

@@ -527,6 +527,17 @@ def test_a_server_that_does_not_answer_is_exit_4_in_time(stint, pen, pg):
         assert time.monotonic() - began < 20
 
 
+@pytest.mark.parametrize("wrong, remedy", [
+    ({"sslmode": "require"}, "check sslmode"),
+    ({"service": "nowhere"}, "pg_service.conf"),
+    ({"target_session_attrs": "standby"}, "target_session_attrs"),
+])
+def test_a_url_that_does_not_fit_the_server_says_what_to_change(stint, pen, pg, wrong, remedy):
+    with Proxy(pen, pg.cluster, tcp=True) as proxy:
+        error = stint.refuses("job", "list", "--store", pg.url(proxy, **wrong), "--store-timeout", "1s", code=4, json_code="EAGAIN")
+        assert remedy in error["remedy"]
+
+
 @pytest.fixture
 def locked(pg):
     """A user with a password, and a URL with another one."""
@@ -585,6 +596,10 @@ def test_a_wrong_database_or_schema_is_said(stint, pg):
     ("postgres://u:{p}@h/x?nonsense=1", "nonsense"),
     ("postgres://u:{p}@h:port/x", "port"),
     ("postgres://u:{p}%@h/x", "URL"),
+    ("postgres://u:my@{p}@h/x", "@"),
+    ("postgres://u:my/{p}@h/x", "@"),
+    ("postgres://u:{p}/x", "port"),
+    ("postgres://h/x?schema=a$b", "schema"),
 ])
 def test_a_url_that_is_wrong_is_exit_2_and_keeps_its_password(stint, url, word):
     error = stint.refuses("enqueue", "t", "{}", "--store", url.format(p=SECRET), code=2, says=word, json_code="EINVAL")
@@ -595,7 +610,8 @@ def test_a_user_who_may_not_make_the_schema_is_told_what_to_grant(stint, pg):
     with pg.cluster.session() as session:
         session(f"CREATE ROLE guest_{pg.schema} LOGIN")
     url = pg.url(user=f"guest_{pg.schema}")
-    error = stint.refuses("enqueue", "t", "{}", "--store", url, code=4, says="GRANT CREATE ON DATABASE", json_code="ESTORE")
+    says = f'GRANT CREATE ON DATABASE "postgres" TO "guest_{pg.schema}"'
+    error = stint.refuses("enqueue", "t", "{}", "--store", url, code=4, says=says, json_code="ESTORE")
     assert "migrate sql" in error["remedy"]
     stint.enqueue("t")
     error = stint.refuses("enqueue", "t", "{}", "--store", url, code=4, says="GRANT", json_code="ESTORE")

@@ -481,6 +481,11 @@ static void wrong_urls_are_told_without_the_password(void **state)
         {"postgres://u:secret@127.0.0.1:1/db?notify=maybe", STINT_EINVAL},
         {"postgres://u:secret@127.0.0.1:1/db?listen=http%3A%2F%2Fsecret", STINT_EINVAL},
         {"postgres://u:secret@127.0.0.1:port/db", STINT_EINVAL},
+        {"postgres://u:my@secret@127.0.0.1:1/db", STINT_EINVAL},
+        {"postgres://u:my/secret@127.0.0.1:1/db", STINT_EINVAL},
+        {"postgres://u:secret/db", STINT_EINVAL},
+        {"postgres://127.0.0.1:1/db?listen=postgres%3A%2F%2Fu%3Amy%40secret%40127.0.0.1%2Fdb", STINT_EINVAL},
+        {"postgres://127.0.0.1:1/db?listen=postgres%3A%2F%2Fu%3Asecret%2Fdb", STINT_EINVAL},
         {"postgresql://u:secret@nowhere.invalid/db?notify=off", STINT_EAGAIN},
     };
     const struct st_store_open opt = {.timeout_ms = 1000};
@@ -503,11 +508,12 @@ static void our_own_parameters_are_taken_out(void **state)
     struct st_pg *s;
 
     (void)state;
-    snprintf(url, sizeof(url), "%s&notify=off&listen=postgres%%3A%%2F%%2Fh%%2Fdb%%3Fa%%3D1%%26b%%3D2", kit_url);
+    snprintf(url, sizeof(url), "%s&notify=off&listen=postgres%%3A%%2F%%2Fh%%2Fdb%%3Fuser%%3Du%%26port%%3D2", kit_url);
     s = kit_open_url(url, &opt);
     assert_non_null(s);
     assert_false(s->url.notify);
-    assert_string_equal(s->url.listen, "postgres://h/db?a=1&b=2");
+    assert_string_equal(s->url.listen, "postgres://h/db?user=u&port=2");
+    assert_string_equal(s->url.listen_where, "h:2/db");
     assert_string_equal(s->url.schema, kit_schema);
     assert_null(strstr(s->url.conninfo, "schema"));
     assert_null(strstr(s->url.conninfo, "notify"));
