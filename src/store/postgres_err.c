@@ -23,6 +23,10 @@ enum remedy {
     R_PRIMARY,
     R_MIGRATE,
     R_START,
+    R_WAIT,
+    R_TLS,
+    R_SERVICE,
+    R_SESSION,
 };
 
 /* The longest prefix of the SQLSTATE wins. */
@@ -37,7 +41,16 @@ static const struct {
     {"40001", STINT_EAGAIN, R_LATER},    {"40P01", STINT_EAGAIN, R_LATER},       {"42501", STINT_ESTORE, R_GRANT},
     {"42883", STINT_ESTORE, R_MIGRATE},  {"42P01", STINT_ESTORE, R_MIGRATE},     {"53", STINT_EAGAIN, R_MEMORY},
     {"53100", STINT_ESTORE, R_DISK},     {"53300", STINT_EAGAIN, R_CONNECTIONS}, {"55P03", STINT_EAGAIN, R_LATER},
-    {"57014", STINT_EAGAIN, R_LATER},    {"57P0", STINT_EAGAIN, R_START},
+    {"57014", STINT_EAGAIN, R_LATER},    {"57P0", STINT_EAGAIN, R_START},        {"57P03", STINT_EAGAIN, R_WAIT},
+};
+
+/* What the library says of itself, without a SQLSTATE; the first that fits. */
+static const struct {
+    const char *word;
+    enum remedy remedy;
+} words[] = {
+    {"SSL", R_TLS},           {"certificate", R_TLS}, {"service", R_SERVICE}, {"hot standby", R_SESSION},
+    {"read-only", R_SESSION},
 };
 
 static void remedy_put(struct st_pg *s, PGconn *c, enum remedy r, stint_error *err)
@@ -87,6 +100,18 @@ static void remedy_put(struct st_pg *s, PGconn *c, enum remedy r, stint_error *e
         break;
     case R_START:
         st_err_remedy(err, "start the server, or check host and port in the URL");
+        break;
+    case R_WAIT:
+        st_err_remedy(err, "try again when the server has started");
+        break;
+    case R_TLS:
+        st_err_remedy(err, "check sslmode and the certificates that the URL names, and whether the server speaks TLS");
+        break;
+    case R_SERVICE:
+        st_err_remedy(err, "correct service= in the URL, or define the service in pg_service.conf");
+        break;
+    case R_SESSION:
+        st_err_remedy(err, "name all hosts in the URL, or change its target_session_attrs");
         break;
     case NO_REMEDY:
         break;
@@ -201,6 +226,14 @@ static const char *after_failed(const char *text)
     return text;
 }
 
+static enum remedy by_word(const char *text, int len)
+{
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+        if (memmem(text, (size_t)len, words[i].word, strlen(words[i].word)))
+            return words[i].remedy;
+    return R_START;
+}
+
 stint_code st_pg_connect_fail(struct st_pg *s, PGconn *c, const char *where, stint_error *err)
 {
     const bool password = c && PQconnectionNeedsPassword(c);
@@ -218,6 +251,6 @@ stint_code st_pg_connect_fail(struct st_pg *s, PGconn *c, const char *where, sti
         return by_state(s, c, state, err);
     }
     st_fail(err, password ? STINT_ESTORE : STINT_EAGAIN, "cannot connect to %s: %.*s", where, line_length(text), text);
-    remedy_put(s, c, password ? R_CREDENTIALS : R_START, err);
+    remedy_put(s, c, password ? R_CREDENTIALS : by_word(text, line_length(text)), err);
     return err->code;
 }

@@ -245,13 +245,13 @@ static stint_code not_allowed(struct st_pg *s, const struct found *f, stint_erro
     if (strcmp(err->detail, "42501") != 0)
         return err->code;
     if (f->schema)
-        st_err_remedy(err,
-                      "GRANT CREATE, USAGE ON SCHEMA %s TO %s, or let its owner run what `stint migrate sql` prints",
-                      s->url.quoted, user);
+        st_err_remedy(
+            err, "GRANT CREATE, USAGE ON SCHEMA %s TO \"%s\", or let its owner run what `stint migrate sql` prints",
+            s->url.quoted, user);
     else
         st_err_remedy(err,
-                      "GRANT CREATE ON DATABASE \"%s\" TO %s, or let its owner run what `stint migrate sql` prints", db,
-                      user);
+                      "GRANT CREATE ON DATABASE \"%s\" TO \"%s\", or let its owner run what `stint migrate sql` prints",
+                      db, user);
     return err->code;
 }
 
