@@ -15,6 +15,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "store/postgres_conn.h"
 #include "store/postgres_op.h"
 
 #define NEWEST_TESTED 18
@@ -263,9 +264,49 @@ static stint_code check_jobs(const struct check *k, stint_error *err)
 
 /* ---- the connection -------------------------------------------------------------------------- */
 
+/* Two sessions with the same answer are in one database of one running server. */
+static bool ask_whereabouts(struct st_pg *s, PGconn *c, char *out, size_t size, stint_error *err)
+{
+    static const char sql[] = "SELECT pg_catalog.concat_ws(' ',"
+                              " extract(epoch FROM pg_catalog.pg_postmaster_start_time())::int8,"
+                              " (SELECT d.oid FROM pg_catalog.pg_database d"
+                              " WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()))";
+    PGresult *r = NULL;
+
+    if (st_pg_exec_on(s, c, sql, NULL, st_clock_mono_us() + s->base.timeout_ms * ST_MS, &r, err) != ST_PG_DONE)
+        return false;
+    snprintf(out, size, "%s", PQgetvalue(r, 0, 0));
+    PQclear(r);
+    return true;
+}
+
+/* Nobody is told what happens elsewhere, and nothing complains. */
+static void check_listen(const struct check *k)
+{
+    static const char how[] = "let listen= name the server's own address and the store's database (: as %3A, / as %2F)";
+    struct st_pg *s = k->s;
+    char here[128] = "", there[128] = "";
+    stint_error err = {0};
+    bool pooled = false;
+    PGconn *c = st_pg_connect(s, s->url.listen, &pooled, &err);
+
+    if (!c || !ask_whereabouts(s, c, there, sizeof(there), &err) || !ask_whereabouts(s, s->c, here, sizeof(here), &err))
+        say(k, ST_WARNING, *err.remedy ? err.remedy : how,
+            "listen= does not lead to the server, workers find jobs by polling: %s", err.message);
+    else if (pooled)
+        say(k, ST_WARNING, how,
+            "listen= leads to a pooler, and LISTEN does not go through it: workers find jobs by polling");
+    else if (strcmp(here, there) != 0)
+        say(k, ST_WARNING, how, "listen= leads to %s, which is not where the store is: workers find jobs by polling",
+            s->url.listen_where);
+    else
+        say(k, ST_FINE, "", "wake-ups come by listen=");
+    PQfinish(c);
+}
+
 static void check_connection(const struct check *k)
 {
-    const struct st_pg *s = k->s;
+    struct st_pg *s = k->s;
     const int major = PQserverVersion(s->c) / 10000;
 
     if (major > NEWEST_TESTED)
@@ -275,16 +316,16 @@ static void check_connection(const struct check *k)
         say(k, ST_FINE, "", "PostgreSQL %d is a version this program was tested with", major);
     if (!s->url.notify)
         say(k, ST_FINE, "", "notify=off: workers find jobs by polling");
-    else if (s->pooled && !s->url.listen)
+    else if (s->url.listen)
+        check_listen(k);
+    else if (s->pooled)
         say(k, ST_WARNING,
             "add listen=URL with the server's own address (: as %3A, / as %2F), or notify=off if "
             "polling will do",
             "a pooler stands before the server, and LISTEN does not go through it: workers find "
             "jobs by polling");
     else
-        say(k, ST_FINE, "",
-            s->pooled ? "a pooler stands before the server; wake-ups come by listen="
-                      : "no pooler stands before the server: wake-ups come by LISTEN");
+        say(k, ST_FINE, "", "no pooler stands before the server: wake-ups come by LISTEN");
     if (s->clock_off_us < ST_SEC && s->clock_off_us > -ST_SEC) /* else `doctor` itself says so */
         say(k, ST_FINE, "", "the server's clock and ours differ by %lld ms",
             (long long)(llabs(s->clock_off_us) / 1000));

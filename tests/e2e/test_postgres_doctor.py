@@ -435,13 +435,25 @@ def test_doctor_finds_that_transaction_numbers_are_not_given_back(pen, tmp_path,
     server.stop()
 
 
+def encoded(url):
+    return url.replace("%", "%25").replace("&", "%26").replace("?", "%3F").replace("/", "%2F").replace(":", "%3A")
+
+
 def test_doctor_finds_a_pooler_without_listen(pen, stint, db):
     with PgBouncer(pen, db.cluster) as pooler:
         hit = found(stint, "warning", "a pooler stands before the server", store=db.url(pooler))
         assert "listen=" in hit["remedy"]
-        direct = db.cluster.url().replace("%", "%25").replace("&", "%26").replace("?", "%3F").replace("/", "%2F").replace(":", "%3A")
-        for more in ({"listen": direct}, {"notify": "off"}):
+        for more in ({"listen": encoded(db.cluster.url())}, {"notify": "off"}):
             assert findings(stint, store=db.url(pooler, **more)) == []
+
+
+def test_doctor_finds_a_listen_that_leads_elsewhere(pen, stint, db):
+    """To another database of the server, to the pooler itself, to nobody."""
+    with PgBouncer(pen, db.cluster) as pooler:
+        for listen, what in ((db.cluster.url(database="template1"), "is not where the store is"), (pooler.url(), "to a pooler"),
+                             ("postgres://127.0.0.1:1/test", "does not lead to the server")):
+            hit = found(stint, "warning", "listen=", what, store=db.url(pooler, listen=encoded(listen)))
+            assert hit["remedy"]
 
 
 def test_what_others_have_put_on_the_search_path_is_not_run(pen, stint, db):
