@@ -418,7 +418,7 @@ static stint_code drop_left(struct st_pg *s, struct st_slice index, stint_error 
     char sql[256];
 
     snprintf(sql, sizeof(sql), "DROP INDEX CONCURRENTLY IF EXISTS {s}.%.*s", (int)index.len, index.p);
-    st_log(ST_LOG_INFO, "index.dropped", ST_F("index", sql + sizeof("DROP INDEX CONCURRENTLY IF EXISTS ") - 1));
+    st_log(ST_LOG_INFO, "index.dropped", ST_FS("index", index));
     return st_pg_exec(s, sql, NULL, false, NULL, err);
 }
 
@@ -432,8 +432,7 @@ static stint_code rebuild(struct st_pg *s, struct st_slice index, stint_error *e
     code = st_pg_exec(s, "SET lock_timeout = '2s'", NULL, false, NULL, err);
     if (!code)
         code = st_pg_exec(s, sql, NULL, false, NULL, err);
-    st_log(ST_LOG_INFO, "index.rebuilt", ST_F("index", sql + sizeof("REINDEX INDEX CONCURRENTLY ") - 1),
-           ST_F("code", stint_code_name(code)));
+    st_log(ST_LOG_INFO, "index.rebuilt", ST_FS("index", index), ST_F("code", stint_code_name(code)));
     st_pg_exec(s, "SET lock_timeout = 0", NULL, false, NULL, &ignored);
     return code;
 }
