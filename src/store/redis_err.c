@@ -72,6 +72,8 @@ static void by_text(const redisReply *e, stint_error *err)
         st_err_remedy(err, "correct the user and the password in the URL");
     } else if (strstr(e->str, "DB index")) {
         st_err_remedy(err, "name a database that the server has (its setting `databases`)");
+    } else if (strstr(e->str, "unknown command") && strstr(e->str, "SENTINEL")) {
+        st_err_remedy(err, "it is no Sentinel: name one (their port is 26379 by default), or write redis://HOST:PORT");
     } else if (strstr(e->str, "unknown command")) {
         st_err_remedy(err, "use Redis 6.2 or later, and a user who may run it");
     } else if (strstr(e->str, "cluster support disabled")) {

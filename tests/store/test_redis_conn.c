@@ -429,6 +429,20 @@ static void what_is_not_redis_is_told_apart(void **state)
     kit_false_stop(&f);
 }
 
+static void a_server_that_is_taken_for_a_sentinel_is_told(void **state)
+{
+    const char *server = strstr(getenv("STINT_TEST_REDIS_TCP"), "://");
+    char url[256];
+    struct st_redis *r;
+
+    (void)state;
+    snprintf(url, sizeof(url), "redis-sentinel%.*s?master=m", (int)(3 + strcspn(server + 3, "/?")), server);
+    r = kit_open_url(url, 0);
+    assert_int_equal(kit_do(r, ST_REDIS_READ, "GET a", NULL, NULL), STINT_ESTORE);
+    assert_non_null(strstr(kit_err.remedy, "no Sentinel"));
+    st_redis_close(r);
+}
+
 static void a_replica_says_so_in_the_end(void **state)
 {
     struct st_redis *r = kit_open(0);
@@ -969,6 +983,7 @@ int main(void)
         cmocka_unit_test(reads_are_asked_again),
         cmocka_unit_test(loading_is_waited_for),
         cmocka_unit_test(what_is_not_redis_is_told_apart),
+        cmocka_unit_test(a_server_that_is_taken_for_a_sentinel_is_told),
         cmocka_unit_test(a_replica_says_so_in_the_end),
         cmocka_unit_test(passwords_and_databases_are_given),
         cmocka_unit_test(wrong_passwords_and_databases_are_estore),
