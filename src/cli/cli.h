@@ -59,6 +59,9 @@ struct cli_option {
     const char *help; /* one line, no full stop */
 };
 
+/* A line of .exits, for commands that change the store. */
+#define CLI_EXIT_UNKNOWN "6  the outcome is not known: look whether it was done, and repeat it if not"
+
 struct cli_command {
     const char *name;
     const char *summary;              /* one line for the list of commands */

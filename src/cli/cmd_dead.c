@@ -16,7 +16,7 @@ static const struct cli_option list_options[] = {
     {"before", 'b', "WHEN", CLI_F_BEFORE, "failed before: a time, or how long ago (7d)"},
     {"limit", 'n', "N", CLI_F_LIMIT, "at most so many [50]"},
     {"after", 0, "CURSOR", CLI_F_AFTER, "go on behind this: the `next` of the page before"},
-    {"payload", 0, NULL, CLI_F_PAYLOAD, "with payload and result (--json)"},
+    {"payload", 0, NULL, CLI_F_PAYLOAD, "with payload, result, progress, meta (--json)"},
     {NULL, 0, NULL, 0, NULL},
 };
 
@@ -126,7 +126,7 @@ static const struct cli_command dead_retry = {
     .examples = "stint dead retry order-42\nstint dead retry --type mail.send --before 1h\nstint "
                 "dead retry --all",
     .exits = "1  a named job has not failed, or its unique key is held by another job\n"
-             "3  there is no such job",
+             "3  there is no such job\n" CLI_EXIT_UNKNOWN,
     .run = retry,
 };
 
@@ -137,7 +137,7 @@ static const struct cli_command dead_discard = {
     .about = "Removes failed jobs with their results and logs.  This cannot be undone.",
     .options = change_options,
     .examples = "stint dead discard order-42\nstint dead discard --before 30d",
-    .exits = "1  a named job has not failed\n3  there is no such job",
+    .exits = "1  a named job has not failed\n3  there is no such job\n" CLI_EXIT_UNKNOWN,
     .run = discard,
 };
 

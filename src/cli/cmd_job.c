@@ -48,7 +48,7 @@ static const struct cli_option list_options[] = {
     {"spec-hash", 0, "HASH", CLI_F_SPEC, "with this spec hash: the same type, queue and payload"},
     {"limit", 'n', "N", CLI_F_LIMIT, "at most so many [50]"},
     {"after", 0, "CURSOR", CLI_F_AFTER, "go on behind this: the `next` of the page before"},
-    {"payload", 0, NULL, CLI_F_PAYLOAD, "with payload and result (--json)"},
+    {"payload", 0, NULL, CLI_F_PAYLOAD, "with payload, result, progress, meta (--json)"},
     {NULL, 0, NULL, 0, NULL},
 };
 
@@ -203,7 +203,7 @@ static const struct cli_command job_cancel = {
              "the command and\n"
              "all its children, and then the job is cancelled.",
     .examples = "stint job cancel order-42\nstint job cancel order-42 && stint job wait order-42",
-    .exits = "1  a job had already ended\n3  there is no such job",
+    .exits = "1  a job had already ended\n3  there is no such job\n" CLI_EXIT_UNKNOWN,
     .run = cancel,
 };
 
@@ -236,7 +236,7 @@ static const struct cli_command job_retry = {
     .options = retry_options,
     .examples = "stint job retry order-42\nstint job retry order-41 --replay",
     .exits = "1  a job is neither failed nor cancelled, or its unique key is held by another job\n"
-             "3  there is no such job",
+             "3  there is no such job\n" CLI_EXIT_UNKNOWN,
     .run = retry,
 };
 

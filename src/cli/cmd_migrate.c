@@ -241,6 +241,6 @@ const struct cli_command cmd_migrate = {
     .options = options,
     .examples = "stint migrate status\nstint backup before.db && stint migrate up\n"
                 "stint migrate sql > stint.sql\nstint migrate down --to 1 --yes",
-    .exits = "1  `down` was refused: others have tables in the schema",
+    .exits = "1  `down` was refused: others have tables in the schema\n" CLI_EXIT_UNKNOWN,
     .run = run,
 };

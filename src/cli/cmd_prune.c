@@ -170,6 +170,6 @@ const struct cli_command cmd_prune = {
              "held longer stay.",
     .options = options,
     .examples = "stint prune --dry-run\nstint prune --succeeded 1d",
-    .exits = "1  a file could not be removed",
+    .exits = "1  a file could not be removed\n" CLI_EXIT_UNKNOWN,
     .run = run,
 };

@@ -267,6 +267,7 @@ static const struct cli_command queue_pause = {
              "jobs may still be\n"
              "added.  Pausing a parent pauses its subs too; a queue that has no jobs yet may be paused.",
     .examples = "stint queue pause mail",
+    .exits = CLI_EXIT_UNKNOWN,
     .run = pause_run,
 };
 
@@ -277,7 +278,7 @@ static const struct cli_command queue_resume = {
     .about = "Ends a pause.  A sub whose parent is paused stays so until the parent is resumed; "
              "that is said.",
     .examples = "stint queue resume mail",
-    .exits = "3  there is no such queue",
+    .exits = "3  there is no such queue\n" CLI_EXIT_UNKNOWN,
     .run = resume_run,
 };
 
