@@ -27,6 +27,8 @@ enum remedy {
     R_TLS,
     R_SERVICE,
     R_SESSION,
+    R_POOLER_FULL,
+    R_POOLER_DATABASE,
 };
 
 /* The longest prefix of the SQLSTATE wins. */
@@ -44,13 +46,20 @@ static const struct {
     {"57014", STINT_EAGAIN, R_LATER},    {"57P0", STINT_EAGAIN, R_START},        {"57P03", STINT_EAGAIN, R_WAIT},
 };
 
-/* What the library says of itself, without a SQLSTATE; the first that fits. */
+/* What the library says of itself, without a SQLSTATE, and a pooler with one that says nothing; the first that fits. */
 static const struct {
     const char *word;
     enum remedy remedy;
 } words[] = {
-    {"SSL", R_TLS},           {"certificate", R_TLS}, {"service", R_SERVICE}, {"hot standby", R_SESSION},
+    {"could not translate host name", R_START}, /* which may have any of these in it */
+    {"SSL", R_TLS},
+    {"certificate", R_TLS},
+    {"definition of service", R_SERVICE},
+    {"hot standby", R_SESSION},
     {"read-only", R_SESSION},
+    {"max_client_conn", R_POOLER_FULL},
+    {"bouncer config error", R_POOLER_DATABASE},
+    {"no such database", R_POOLER_DATABASE},
 };
 
 static void remedy_put(struct st_pg *s, PGconn *c, enum remedy r, stint_error *err)
@@ -112,6 +121,12 @@ static void remedy_put(struct st_pg *s, PGconn *c, enum remedy r, stint_error *e
         break;
     case R_SESSION:
         st_err_remedy(err, "name all hosts in the URL, or change its target_session_attrs");
+        break;
+    case R_POOLER_FULL:
+        st_err_remedy(err, "raise the pooler's max_client_conn, or connect from fewer processes");
+        break;
+    case R_POOLER_DATABASE:
+        st_err_remedy(err, "add the database to the pooler's [databases], or name another in the URL");
         break;
     case NO_REMEDY:
         break;
@@ -248,7 +263,10 @@ stint_code st_pg_connect_fail(struct st_pg *s, PGconn *c, const char *where, sti
     text = after_failed(text);
     if (state_in_text(&text, state)) {
         st_fail(err, STINT_ESTORE, "cannot connect to %s: %.*s", where, line_length(text), text);
-        return by_state(s, c, state, err);
+        by_state(s, c, state, err);
+        if (strcmp(state, "08P01") == 0)
+            remedy_put(s, c, by_word(text, line_length(text)), err);
+        return err->code;
     }
     st_fail(err, password ? STINT_ESTORE : STINT_EAGAIN, "cannot connect to %s: %.*s", where, line_length(text), text);
     remedy_put(s, c, password ? R_CREDENTIALS : by_word(text, line_length(text)), err);

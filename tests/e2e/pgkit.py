@@ -361,13 +361,14 @@ def answers(path):
 class PgBouncer(Where):
     """The pooler of a server, on a unix socket."""
 
-    def __init__(self, pen, cluster):
+    def __init__(self, pen, cluster, **settings):
         self.top = self.host = pen.folder()
         self.port = 6432
         program = shutil.which("pgbouncer", path=os.environ.get("PATH", "") + ":/usr/sbin")
         assert program, "pgbouncer is not installed; run `scripts/deps test`"
         ini = self.top / "pgbouncer.ini"
-        ini.write_text(BOUNCER.format(host=cluster.host, port=cluster.port, own=self.port, top=self.top))
+        ini.write_text(BOUNCER.format(host=cluster.host, port=cluster.port, own=self.port, top=self.top)
+                       + "".join(f"{name} = {value}\n" for name, value in settings.items()))
         with open(self.top / "log", "wb") as log:
             self.process = subprocess.Popen([program, "-q", str(ini)], cwd="/", env=clean_env(), stdin=subprocess.DEVNULL,
                                             stdout=log, stderr=log, start_new_session=True, **pen.who)

@@ -6,6 +6,7 @@ STINT_TEST_STORE=postgres (see conftest.py).
 """
 
 import collections
+import contextlib
 import json
 import signal
 import subprocess
@@ -536,6 +537,16 @@ def test_a_url_that_does_not_fit_the_server_says_what_to_change(stint, pen, pg, 
     with Proxy(pen, pg.cluster, tcp=True) as proxy:
         error = stint.refuses("job", "list", "--store", pg.url(proxy, **wrong), "--store-timeout", "1s", code=4, json_code="EAGAIN")
         assert remedy in error["remedy"]
+
+
+def test_a_pooler_without_a_connection_left_is_what_is_told(stint, pen, pg):
+    stint.enqueue("t")
+    with PgBouncer(pen, pg.cluster, max_client_conn=3) as pooler, contextlib.ExitStack() as sessions:
+        with contextlib.suppress(SqlError):
+            while True:
+                sessions.enter_context(pooler.session())
+        error = stint.refuses("job", "list", "--store", pg.url(pooler), "--store-timeout", "300ms", code=4, json_code="EAGAIN")
+        assert "max_client_conn" in error["remedy"]
 
 
 @pytest.fixture
