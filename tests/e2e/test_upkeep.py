@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from kit import until
+from kit import ROOT, until
 
 
 def test_prune_removes_what_its_retention_has_passed_and_its_files(stint):
@@ -162,4 +162,7 @@ def test_bench_measures_what_it_promises_and_leaves_nothing_behind(stint):
     for key in ("durability", "enqueue_per_s", "enqueue_batch_per_s", "drain_per_s", "pickup_p50_ms", "pickup_p99_ms",
                 "idle_private_kb", "idle_cpu_percent"):
         assert report[key], key
+    page = (ROOT / "docs/commands.md").read_text()
+    sample = next(line for line in page.splitlines() if line.startswith('{"store":"sqlite","version"'))
+    assert set(report) == set(json.loads(sample))
     assert list(stint.dir.iterdir()) == []
