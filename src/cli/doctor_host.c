@@ -144,8 +144,8 @@ static void check_caps(struct cli_doctor *d)
 
 /* ---- directories ------------------------------------------------------------------------ */
 
-/* Can files be written there, now or once the directory has been made? */
-static void check_dir(struct cli_doctor *d, const char *what, const char *path)
+/* Can files be written there, now or, if we make it, once the directory has been made? */
+static void check_dir(struct cli_doctor *d, const char *what, const char *path, bool made)
 {
     char parent[PATH_MAX];
     const char *slash = strrchr(path, '/');
@@ -164,7 +164,9 @@ static void check_dir(struct cli_doctor *d, const char *what, const char *path)
     snprintf(parent, sizeof(parent), "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
     if (!*parent)
         strcpy(parent, "/");
-    if (access(parent, W_OK | X_OK) != 0)
+    if (!made)
+        cli_found(d, ST_BAD, "make it, or let TMPDIR name another", "%s %s: %s", what, path, strerror(errno));
+    else if (access(parent, W_OK | X_OK) != 0)
         cli_found(d, ST_BAD, "make it, or choose another", "%s %s is not there and cannot be made: %s", what, path,
                   strerror(errno));
     else
@@ -178,12 +180,12 @@ static void check_dirs(struct cli_doctor *d, const struct st_settings *s, const 
 
     d->area = "directories";
     if (results)
-        check_dir(d, "results", results);
+        check_dir(d, "results", results, true);
     else
         d->failed = true;
     if (s->logs_dir)
-        check_dir(d, "logs", s->logs_dir);
-    check_dir(d, "temporary files", tmp && *tmp ? tmp : "/tmp");
+        check_dir(d, "logs", s->logs_dir, true);
+    check_dir(d, "temporary files", tmp && *tmp == '/' ? tmp : "/tmp", false); /* as payload files go */
     free(results);
 }
 
