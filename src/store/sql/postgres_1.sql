@@ -498,11 +498,14 @@ BEGIN
         WHILE j < cardinality(p_lane) AND p_class[j + 1] = v_class LOOP
             j := j + 1;
         END LOOP;
-        -- who would take much need not look where others are waiting already
-        IF p_defer AND NOT p_careful AND NOT v_gated AND v_taken = 0 AND (p_lane[i] & -2) = (p_lane[j] & -2)
+        -- Who would take much need not look where others are waiting already, if there is nowhere else to look.  A place to wait
+        -- comes first, since who has a gate may not wait for that of the odd lane.
+        IF p_defer AND NOT p_careful AND NOT v_gated AND v_taken = 0 AND j = cardinality(p_lane) AND (p_lane[i] & -2) = (p_lane[j] & -2)
             AND least(p_n, v_max[p_rule[i]]) >= 250 THEN
-            v_gated := pg_try_advisory_xact_lock(_gate(p_lane[i]), 0);
-            v_away := NOT (v_gated OR pg_try_advisory_xact_lock(_gate(p_lane[i]), -1) OR pg_try_advisory_xact_lock(_gate(p_lane[i]), -2));
+            IF NOT (pg_try_advisory_xact_lock(_gate(p_lane[i]), -1) OR pg_try_advisory_xact_lock(_gate(p_lane[i]), -2)) THEN
+                v_gated := pg_try_advisory_xact_lock(_gate(p_lane[i]), 0);
+                v_away := NOT v_gated;
+            END IF;
             IF v_away THEN
                 j := i - 1;
                 EXIT;
