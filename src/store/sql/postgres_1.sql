@@ -1554,7 +1554,8 @@ LANGUAGE sql STABLE SET search_path = {s}, pg_temp SET jit = off AS $f$
     UNION ALL
     SELECT 5, e.id FROM entry e WHERE e.slot < 16 AND EXISTS (SELECT FROM entry_16 k WHERE k.id = e.id) $f$;
 
--- Puts such jobs back in their places, and counts anew: those in no place wait again (they may have run before).  How many.
+-- Puts such jobs back in their places, and counts anew: those in no place wait again (they may have run before, under fences that
+-- are not known any more: theirs go on from this moment, too).  How many.
 CREATE FUNCTION {s}._mend() RETURNS int4
 LANGUAGE plpgsql SET search_path = {s}, pg_temp AS $f$
 DECLARE
@@ -1570,7 +1571,7 @@ BEGIN
         v_clock := _us(clock_timestamp());
         IF x.kind = 1 THEN
             INSERT INTO ready(lane, key, fence, attempt, slot, skips, keyed, id)
-                SELECT e.lane, greatest(e.due, v_clock), coalesce((SELECT max(d.fence) FROM ended d WHERE d.id = e.id), v_clock), 0, e.slot, 0,
+                SELECT e.lane, greatest(e.due, v_clock), greatest((SELECT max(d.fence) FROM ended d WHERE d.id = e.id), v_clock), 0, e.slot, 0,
                     e.umode = 1, e.id FROM entry e WHERE e.id = x.id LIMIT 1;
         ELSIF x.kind IN (2, 4) THEN
             DELETE FROM ready r WHERE r.id = x.id;
