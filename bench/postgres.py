@@ -32,11 +32,12 @@ from measure import median, met, rate, say, table  # noqa: E402
 HERE = Path(__file__).resolve().parent
 peers = SourceFileLoader("peers_run", str(HERE / "peers" / "run")).load_module()
 
-PARTS = ("drain", "enqueue", "pickup", "cost", "pinned", "flat", "scale")
+PARTS = ("drain", "enqueue", "pickup", "cost", "pinned", "flat", "types", "scale")
 LIMIT_BAR, PEER_BAR, ENQUEUE_BAR, PIN_BAR, FLAT_BAR, CLAIM_BAR, SCALE_BAR = 0.70, 1.5, 0.80, 0.90, 1.10, 1.5, 0.90
 WAL_BAR, COMMITS_BAR, CONNECTIONS_BAR = 1.2 * 1024, 0.02, 4
 GROWING, HOT = ("entry", "ended", "ready", "tally"), ("lease", "grp")
 DEPTHS = {"waiting": 5000000, "scheduled": 1000000, "history": 5000000, "unserved": 1000000, "paused": 1000000}
+TYPES = (1, 2, 5, 20)
 SLOTS, WORKERS = (4, 10, 50, 200, 1000), (1, 2, 4, 8, 16)
 MARGIN = 4000  # more than a worker prefetches: a drain with a limit does not run dry
 CLAIM_BATCH = 20  # many claims, for a p99 of them
@@ -83,12 +84,12 @@ class Lab:
         self.sql("DELETE FROM stint.grp")  # some stay until a reaper looks at them
         self.settle()
 
-    def fill(self, jobs, db=None):
-        return self.stint("--only", "batch", "--jobs", jobs, "--batch", 500, db=db)
+    def fill(self, jobs, *args, db=None):
+        return self.stint("--only", "batch", "--jobs", jobs, "--batch", 500, *args, db=db)
 
-    def filled(self, jobs):
+    def filled(self, jobs, *args):
         self.empty()
-        self.fill(jobs)
+        self.fill(jobs, *args)
         self.settle()
 
     def cpu(self, call):
@@ -274,7 +275,7 @@ def pinned_table(results):
 
 def flat_run(lab, db, opt):
     """One drain in large batches for the pace, one in small ones for the claims."""
-    lab.fill(opt.flat_jobs + opt.claim_jobs, db)
+    lab.fill(opt.flat_jobs + opt.claim_jobs, db=db)
     lab.settle(db)
     pace, us = lab.cpu(lambda: lab.stint("--only", "drain", "--batch", 500, "--limit", opt.flat_jobs, db=db))
     claims = lab.stint("--only", "drain", "--batch", CLAIM_BATCH, "--limit", opt.claim_jobs, db=db)
@@ -304,7 +305,7 @@ def flat(lab, opt):
     lab.sql("ALTER SYSTEM SET autovacuum = off")  # its pages would be counted as ours
     lab.sql("SELECT pg_reload_conf()")
     empty = lab.make()
-    lab.fill(MARGIN, empty)
+    lab.fill(MARGIN, db=empty)
     out = [flat_case(lab, empty, case, max(10000, depth // opt.divide), opt) for case, depth in DEPTHS.items()]
     lab.pg.drop(empty)
     lab.sql("ALTER SYSTEM RESET autovacuum")
@@ -320,6 +321,36 @@ def flat_table(results):
              met(r["claim_p99_ratio"] <= CLAIM_BAR)) for r in results]
     return table(("beside", "us/job alone", "us/job", "ratio", "CPU ratio", "pages/job alone", "pages/job", "ratio",
                   f"within {FLAT_BAR}", "claim p99 ms alone", "ms", "ratio", f"within {CLAIM_BAR}"), rows)
+
+
+# ---- types ---------------------------------------------------------------------------------------------
+
+
+def types_drain(lab, types, batch, jobs):
+    lab.filled(jobs, "--types", types)
+    r, us = lab.cpu(lambda: lab.stint("--only", "drain", "--batch", batch))
+    if r["drained"] != jobs:
+        sys.exit(f"bench: {r['drained']} of {jobs} jobs were drained")
+    return {"per_s": r["drain_per_s"], "cpu_us": us / jobs, "wal": r["postgres_drain"]["wal_bytes_per_job"]}
+
+
+def types(lab, opt):
+    """Jobs of several types, in turns, in one queue and of one priority."""
+    out = []
+    for batch in (100, 500):
+        rounds = []
+        for i in range(opt.repeats):
+            say(f"types, batches of {batch}: round {i + 1} of {opt.repeats}")
+            rounds.append([types_drain(lab, n, batch, opt.jobs) for n in TYPES])
+        for i, n in enumerate(TYPES):
+            one = {k: median(r[i][k] for r in rounds) for k in rounds[0][i]}
+            out.append({"batch": batch, "types": n, **one, "to_one": median(r[i]["per_s"] / r[0]["per_s"] for r in rounds)})
+    return out
+
+
+def types_table(results):
+    rows = [(r["batch"], r["types"], rate(r["per_s"]), f"{r['to_one']:.2f}", f"{r['cpu_us']:.1f}", f"{r['wal']:,.0f}") for r in results]
+    return table(("batch", "types", "jobs/s", "to one type", "server CPU us/job", "log bytes/job, drain"), rows)
 
 
 # ---- scale ---------------------------------------------------------------------------------------------
@@ -403,6 +434,10 @@ def report(b, opt):
             parts += ["### Cost per job beside others",
                       f"{opt.flat_jobs:,} jobs are drained in batches of 500, and {opt.claim_jobs:,} in batches of {CLAIM_BATCH} for the "
                       f"claims, alone and beside others, in turns; ratios are medians of {opt.pairs} pairs.", flat_table(raw["flat"])]
+        if "types" in wanted:
+            raw["types"] = types(lab, opt)
+            parts += ["### Several types", f"{opt.jobs:,} jobs of so many types, in turns, in one queue; medians of {opt.repeats}.",
+                      types_table(raw["types"])]
         if "scale" in wanted:
             raw["slots"] = scale(lab, "slots", opt.slots, opt.scale_jobs // 3, opt)
             raw["workers"] = scale(lab, "workers", opt.workers, opt.scale_jobs, opt)

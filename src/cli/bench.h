@@ -11,6 +11,7 @@
 
 #define BENCH_QUEUE       "bench"
 #define BENCH_TYPE        "bench.noop"
+#define BENCH_TYPES_MAX   100
 #define BENCH_FIFTHS      5
 #define BENCH_WORKERS_MAX 64
 
@@ -34,7 +35,7 @@ struct bench {
     char *payload;
     const char *only;
     const char *preload; /* what lies beside, as name=count,... */
-    int64_t jobs, batch, slots, samples, payload_len, seconds, workers;
+    int64_t jobs, batch, slots, samples, payload_len, seconds, workers, types;
     int64_t limit;       /* drain no more than about so many; 0 = all */
     bool pin;            /* a snapshot is held while draining */
     struct bench_pg *pg; /* NULL = the store is not PostgreSQL */

@@ -112,7 +112,7 @@ static void noop(void *arg, struct st_pool_item *it)
 static stint_code work(struct bench *b, stint_error *err)
 {
     struct st_worker *w = NULL;
-    struct st_worker_handler h = {.pattern = BENCH_TYPE, .fn = noop, .arg = &w, .policy = st_policy_default};
+    struct st_worker_handler h = {.pattern = BENCH_TYPE "*", .fn = noop, .arg = &w, .policy = st_policy_default};
     struct st_settings s;
     struct st_worker_options opt = {.opener = {.open = open_timed, .arg = &b->place},
                                     .settings = &s,

@@ -129,6 +129,7 @@ int bench_print_json(const struct bench *b)
     put_num(&w, "batch", (double)b->batch, 0);
     put_num(&w, "slots", (double)b->slots, 0);
     put_num(&w, "workers", (double)b->workers, 0);
+    put_num(&w, "types", (double)b->types, 0);
     put_num(&w, "enqueue_per_s", r->single_rate, 1);
     put_num(&w, "enqueue_batch_per_s", r->batch_rate, 1);
     put_drain(&w, r);

@@ -34,6 +34,7 @@ enum {
     OPT_SECONDS,
     OPT_LIMIT,
     OPT_WORKERS,
+    OPT_TYPES,
     OPT_PIN,
     OPT_PRELOAD
 };
@@ -82,18 +83,30 @@ static bool check_only(struct cli *c, const char *list)
 
 /* ---- enqueue ------------------------------------------------------------------------------- */
 
+struct type_name {
+    char text[sizeof(BENCH_TYPE) + 8];
+};
+
+/* The i-th of the types, from 0. */
+static const char *type_name(struct type_name *name, size_t i)
+{
+    snprintf(name->text, sizeof(name->text), i ? BENCH_TYPE ".%zu" : BENCH_TYPE, i + 1);
+    return name->text;
+}
+
 static stint_code enqueue_some(struct st_store *s, const struct bench *b, size_t n, stint_error *err)
 {
     struct st_enqueue_item *items = calloc(n, sizeof(*items));
     struct st_new_job *jobs = calloc(n, sizeof(*jobs));
     struct st_enqueued *out = calloc(n, sizeof(*out));
+    struct type_name names[BENCH_TYPES_MAX];
     stint_code rc = STINT_OK;
 
     if (!items || !jobs || !out)
         rc = st_fail(err, STINT_ENOMEM, "no memory for a batch of %zu", n);
     for (size_t i = 0; rc == STINT_OK && i < n; i++) {
         items[i].job = st_new_job_default;
-        items[i].job.type = st_slice_cstr(BENCH_TYPE);
+        items[i].job.type = st_slice_cstr(type_name(names + i % (size_t)b->types, i % (size_t)b->types));
         items[i].job.queue = st_slice_cstr(BENCH_QUEUE);
         items[i].job.payload = ST_SLICE(b->payload, (size_t)b->payload_len);
         rc = st_enqueue_check(&items[i], ST_PAYLOAD_MAX, err);
@@ -281,6 +294,8 @@ static bool read_options(struct cli *c, struct bench *b)
             ok = cli_int(c, "--limit", arg, 1, 100000000, &b->limit);
         else if (opt == OPT_WORKERS)
             ok = cli_int(c, "--workers", arg, 1, BENCH_WORKERS_MAX, &b->workers);
+        else if (opt == OPT_TYPES)
+            ok = cli_int(c, "--types", arg, 1, BENCH_TYPES_MAX, &b->types);
         else if (opt == OPT_PIN)
             b->pin = true;
         else if (opt == OPT_PRELOAD)
@@ -300,7 +315,8 @@ static int run(struct cli *c)
                       .samples = 1000,
                       .payload_len = 60,
                       .seconds = 10,
-                      .workers = 1};
+                      .workers = 1,
+                      .types = 1};
     int exit;
 
     if (!read_options(c, &b))
@@ -321,6 +337,7 @@ static const struct cli_option options[] = {
     {"idle-seconds", 0, "N", OPT_SECONDS, "how long to watch an idle worker (10)"},
     {"limit", 0, "N", OPT_LIMIT, "stop draining after about N jobs (all)"},
     {"workers", 'w', "N", OPT_WORKERS, "drain with so many worker processes (1)"},
+    {"types", 0, "N", OPT_TYPES, "jobs are of so many types, in turns (1)"},
     {"pin", 0, NULL, OPT_PIN, "PostgreSQL: hold a snapshot while draining, so that nothing dead can go"},
     {"preload", 0, "KIND=N,..", OPT_PRELOAD,
      "PostgreSQL: first add waiting, scheduled, history, unserved or paused jobs"},

@@ -27,7 +27,7 @@
 /* What is in dir/name, NUL-terminated; "" if it cannot be read. */
 static const char *file_read(const char *dir, const char *name, char out[FILE_MAX])
 {
-    char path[4200];
+    char path[4300];
     ssize_t n = -1;
     int fd;
 
@@ -43,7 +43,7 @@ static const char *file_read(const char *dir, const char *name, char out[FILE_MA
 
 static int file_open(const char *dir, const char *name)
 {
-    char path[4200];
+    char path[4300];
 
     snprintf(path, sizeof(path), "%s/%s", dir, name);
     return open(path, O_WRONLY | O_CLOEXEC);

@@ -49,6 +49,15 @@ static int place_cmp(const void *a, const void *b)
     return (x->lane->priority < y->lane->priority) - (x->lane->priority > y->lane->priority);
 }
 
+/* Claimers that serve the same have the lanes of a class in the same order: they meet at the first one's gate. */
+static int place_order(const void *a, const void *b)
+{
+    const struct place *x = a, *y = b;
+    const int order = place_cmp(a, b);
+
+    return order ? order : (x->lane->id > y->lane->id) - (x->lane->id < y->lane->id);
+}
+
 /* The first of the request's queues that means this lane; n = none. */
 static size_t group_of(const struct st_claim_req *req, const struct st_pg_lane *lane)
 {
@@ -75,7 +84,7 @@ static stint_code plan_lanes(struct plan *p, struct st_pg_shared *sh, const stru
             continue;
         p->places[p->n++] = (struct place){lane, group, rule ? (int)(rule - req->types) + 1 : 1};
     }
-    qsort(p->places, p->n, sizeof(*p->places), place_cmp);
+    qsort(p->places, p->n, sizeof(*p->places), place_order);
     st_pg_marks_sweep(sh);
     for (size_t i = 0; i < p->n; i++) {
         p->seen[i].lane = p->places[i].lane;

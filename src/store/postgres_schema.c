@@ -398,7 +398,7 @@ static stint_code roles_look(struct st_pg *s, int64_t until_us, bool *there, boo
 /* With the migration, as far as we may: whoever may not gets the text (`stint migrate sql`). */
 static stint_code roles_make(struct st_pg *s, int64_t until_us, stint_error *err)
 {
-    bool there, may;
+    bool there = false, may = false;
 
     if (roles_look(s, until_us, &there, &may, err))
         return err->code;

@@ -247,6 +247,152 @@ TEST(a_rule_for_a_queue_goes_before_one_for_all)
     assert_int_equal(test_claim_count(s, &req), 0); /* sms elsewhere has no rule */
 }
 
+/* ---- against a model --------------------------------------------------------------------- */
+
+#define MODEL_JOBS  400
+#define MODEL_TYPES 40
+#define MODEL_TAKE  90
+
+struct model_job {
+    const char *id;
+    int type, priority;
+    bool taken;
+    int64_t due;
+};
+
+static unsigned model_random(unsigned *seed, unsigned below)
+{
+    *seed = *seed * 1103515245u + 12345u;
+    return (*seed >> 16) % below;
+}
+
+static int model_order(const void *a, const void *b)
+{
+    const struct model_job *x = a, *y = b;
+
+    if (x->priority != y->priority)
+        return x->priority > y->priority ? -1 : 1;
+    if (x->due != y->due)
+        return x->due < y->due ? -1 : 1;
+    return strcmp(x->id, y->id);
+}
+
+static void model_fill(struct t *t, struct st_store *s, int64_t now, unsigned *seed, unsigned types, struct model_job *jobs)
+{
+    const int64_t at = now ? now : st_store_now(s) - 60 * SEC;
+    char type[8];
+
+    for (size_t i = 0; i < MODEL_JOBS; i++) {
+        struct st_new_job j;
+
+        jobs[i].type = (int)(model_random(seed, types) * model_random(seed, types) / types); /* some have more than others */
+        jobs[i].priority = model_random(seed, 4) == 0;
+        snprintf(type, sizeof(type), "t%02d", jobs[i].type);
+        j = test_job(t, type);
+        j.priority = jobs[i].priority;
+        j.due_us = now || model_random(seed, 3) == 0 ? at - model_random(seed, 30) * SEC : 0;
+        jobs[i].id = test_add(t, s, now, j);
+        jobs[i].taken = false;
+    }
+    for (size_t i = 0; i < MODEL_JOBS; i++) {
+        struct st_job_info info = test_get(s, now, jobs[i].id);
+
+        jobs[i].due = info.due_us;
+        st_job_info_clear(&info);
+    }
+    qsort(jobs, MODEL_JOBS, sizeof(*jobs), model_order);
+}
+
+/* One claim, and what it should have given. */
+static size_t model_claim(struct st_store *s, struct st_claim_req *req, struct model_job *jobs)
+{
+    struct st_job *got[MODEL_TAKE];
+    size_t left[3] = {SIZE_MAX, SIZE_MAX, SIZE_MAX}, n, at = 0;
+
+    for (size_t i = 0; i < req->n_types; i++)
+        left[i] = req->types[i].max ? req->types[i].max : SIZE_MAX;
+    OK(st_store_claim(s, req, got, &n, NULL));
+    for (size_t i = 0; i < MODEL_JOBS && at < req->n; i++) {
+        const int rule = req->n_types < 3 ? 0 : jobs[i].type >= 10 ? 0 : jobs[i].type > 0 ? 1 : 2;
+        const struct st_type_rule *r = req->n_types ? &req->types[rule] : NULL;
+
+        if (jobs[i].taken || left[rule] == 0)
+            continue;
+        assert_true(at < n);
+        assert_string_equal(got[at]->id, jobs[i].id);
+        assert_int_equal(got[at]->state, at < req->n_run ? ST_RUNNING : ST_CLAIMED);
+        assert_int_equal(got[at]->lease_us, r && r->lease_us ? r->lease_us : req->lease_us);
+        if (req->now_us)
+            assert_int_equal(got[at]->lease_until_us, T0 + got[at]->lease_us);
+        if (r)
+            assert_int_equal(got[at]->policy.max_attempts, r->policy.max_attempts);
+        jobs[i].taken = true;
+        left[rule]--;
+        at++;
+    }
+    assert_int_equal(n, at);
+    for (size_t i = 0; i < n; i++)
+        st_job_free(got[i]);
+    return n;
+}
+
+/* One rule for all, several alike, several with policies and leases of their own; with limits and without. */
+static void model_request(struct st_claim_req *req, struct st_type_rule *rules, unsigned *seed)
+{
+    static const char *const patterns[] = {"t*", "t0*", "t00"};
+    const bool differ = model_random(seed, 2);
+
+    req->n = 1 + model_random(seed, MODEL_TAKE);
+    req->n_run = model_random(seed, (unsigned)req->n + 1);
+    req->n_types = model_random(seed, 3) ? 3 : model_random(seed, 2);
+    req->types = rules;
+    for (size_t i = 0; i < req->n_types; i++)
+        rules[i] = (struct st_type_rule){.pattern = S(patterns[i]),
+                                         .policy = differ && i == 1 ? slow : quick,
+                                         .lease_us = differ && i == 2 ? 77 * SEC : 0,
+                                         .max = model_random(seed, 3) ? 0 : 1 + model_random(seed, 20)};
+}
+
+static void model_run(struct t *t, struct st_store *s, int64_t now, unsigned types)
+{
+    struct model_job jobs[MODEL_JOBS];
+    struct st_type_rule rules[3];
+    const struct st_type_rule none = {.pattern = S("none"), .policy = quick};
+    struct st_claim_req look = test_req(now, "w1", 1);
+    unsigned seed = types;
+    size_t done = 0;
+
+    look.types = &none;
+    look.n_types = 1;
+    model_fill(t, s, now, &seed, types, jobs);
+    test_claim_count(s, &look); /* from here on it knows of all types */
+    for (int dry = 0; done < MODEL_JOBS; dry++) {
+        struct st_claim_req req = test_req(now, "w1", 0);
+        size_t n;
+
+        model_request(&req, rules, &seed);
+        n = model_claim(s, &req, jobs);
+        done += n;
+        dry = n ? 0 : dry;
+        assert_true(dry < 1000);
+    }
+}
+
+/* By a time that is given, and by the store's own clock. */
+TEST(claims_give_what_a_model_of_them_gives)
+{
+    static const unsigned types[] = {1, 2, 3, 7, MODEL_TYPES};
+    struct st_store *s = test_store(t);
+
+    NEEDS(t, s, ST_CAP_PRIORITY);
+    NEEDS(t, s, ST_CAP_DUE_ORDER);
+    NEEDS(t, s, ST_CAP_TYPE_FILTER);
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+        model_run(t, s, T0, types[i]);
+        model_run(t, s, 0, types[i]);
+    }
+}
+
 TEST(a_rule_may_limit_how_many_are_taken_by_it)
 {
     const struct st_type_rule rules[] = {{.pattern = S("mail*"), .policy = quick, .max = 2},

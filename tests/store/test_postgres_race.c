@@ -933,14 +933,19 @@ static void a_job_that_is_just_being_stolen_is_in_one_group(void)
     assert_int_equal(lab_int(watch, "SELECT count(*) FROM grp"), 0);
 }
 
-static void add_now(size_t i)
+static void add_now_of(size_t i, const char *type)
 {
-    struct st_new_job j = {.type = S("t"), .queue = S("q"), .payload = S("{}"), .max_attempts = -1, .timeout_us = -1};
+    struct st_new_job j = {.type = S(type), .queue = S("q"), .payload = S("{}"), .max_attempts = -1, .timeout_us = -1};
     struct st_enqueued out;
 
     st_id_new(ids[i]);
     j.id = S(ids[i]);
     OK(st_store_enqueue(us, 0, &j, 1, &out, NULL));
+}
+
+static void add_now(size_t i)
+{
+    add_now_of(i, "t");
 }
 
 /* By the real clock, with marks: the tail must not pass what was skipped.  Only the first claim
@@ -1023,6 +1028,37 @@ static void who_comes_second_begins_behind_and_leaves_nothing(void)
     assert_int_equal(claim_as(us, "w1", 0, jobs + 2, 2), 2);
 }
 
+/* The same where several lanes have something, in turns.  The first lane's gate says who comes second; where another's is
+ * taken too it passes by what is locked. */
+static void who_comes_second_to_several_lanes_leaves_nothing(void)
+{
+    const bool t_first = st_pg_lane_id(S("q"), S("t"), 0) < st_pg_lane_id(S("q"), S("u"), 0);
+    const char *const types[] = {t_first ? "t" : "u", t_first ? "u" : "t"};
+
+    for (int both = 0; both < 2; both++) {
+        PGconn *other = lab_connect();
+
+        forget_jobs();
+        st_pg_of(us)->careful_us = 0;
+        for (size_t i = 0; i < 4; i++)
+            add_now_of(i, types[i % 2]);
+        lab_impatient(watch);
+        lab_exec(other, "BEGIN");
+        for (int i = 0; i <= both; i++)
+            lab_execf(other, "SELECT pg_advisory_xact_lock(_gate(%lld), %d)",
+                      (long long)st_pg_lane_id(S("q"), S(types[i]), 0), i);
+        lab_execf(other, "DELETE FROM ready WHERE id = _key('%s')", ids[0]);
+        assert_int_equal(claim_as(us, "w1", 0, jobs, 1), 1);
+        assert_string_equal(jobs[0]->id, ids[both ? 1 : 2]);
+        assert_int_equal(claim_as(us, "w1", 0, jobs + 1, 4), 2);
+        assert_int_equal(claim_as(us, "w1", 0, jobs + 3, 4), 0);
+        lab_exec(other, "ROLLBACK");
+        assert_int_equal(claim_as(us, "w1", 0, jobs + 3, 4), 1);
+        assert_string_equal(jobs[3]->id, ids[0]);
+        lab_close(other);
+    }
+}
+
 /* Jobs of one claim may lie in several slots of the ring, and in each of them alone. */
 static void a_claim_reads_jobs_of_every_age(void)
 {
@@ -1056,11 +1092,12 @@ static void a_claim_reads_jobs_of_every_age(void)
 }
 
 /* Where an entry was put is written down with the job; it may be elsewhere by now, and another there. */
-static void find_elsewhere(bool unknown)
+static void find_elsewhere(bool unknown, size_t types)
 {
     forget_jobs();
     for (size_t i = 0; i < 4; i++) {
-        struct st_new_job j = {.type = S("t"), .queue = S("q"), .max_attempts = (int)i + 2, .timeout_us = -1};
+        struct st_new_job j = {
+            .type = S(i % types ? "u" : "t"), .queue = S("q"), .max_attempts = (int)i + 2, .timeout_us = -1};
         struct st_enqueued out;
 
         st_id_new(ids[i]);
@@ -1086,8 +1123,10 @@ static void find_elsewhere(bool unknown)
 
 static void a_claim_finds_entries_that_are_elsewhere(void)
 {
-    find_elsewhere(false);
-    find_elsewhere(true);
+    for (size_t types = 1; types <= 2; types++) {
+        find_elsewhere(false, types);
+        find_elsewhere(true, types);
+    }
 }
 
 /* ---- a crowd -------------------------------------------------------------------------------------- */
@@ -1825,6 +1864,7 @@ int main(int argc, char **argv)
         RACE(a_waiting_job_that_somebody_is_at_is_taken_later),
         RACE(who_acquires_several_is_held_up_by_none_that_somebody_is_at),
         RACE(who_comes_second_begins_behind_and_leaves_nothing),
+        RACE(who_comes_second_to_several_lanes_leaves_nothing),
         RACE(a_claim_reads_jobs_of_every_age),
         RACE(a_claim_finds_entries_that_are_elsewhere),
         RACE(who_comes_into_a_crowd_is_sent_away),

@@ -433,11 +433,28 @@ END $f$;
 
 -- ---- claim ------------------------------------------------------------------------------------
 
+-- A turn at a lane's first gate: 0 we have it, -1 one or two are waiting for it already, 1 it takes its time: pass by.
+CREATE FUNCTION {s}._turn(p_lane int8) RETURNS int4 LANGUAGE plpgsql SET search_path = {s}, pg_temp AS $f$
+BEGIN
+    IF pg_try_advisory_xact_lock(_gate(p_lane), 0) THEN
+        RETURN 0;
+    ELSIF NOT (pg_try_advisory_xact_lock(_gate(p_lane), -1) OR pg_try_advisory_xact_lock(_gate(p_lane), -2)) THEN
+        RETURN -1;
+    END IF;
+    BEGIN
+        PERFORM pg_advisory_xact_lock(_gate(p_lane), 0);
+        RETURN 0;
+    EXCEPTION WHEN lock_not_available THEN
+        RETURN 1;
+    END;
+END $f$;
+
 -- The lanes come in the order of service, those of one class side by side: of one class the order is by key and id,
 -- whatever the lane.  p_from, p_from_id: where to begin in each lane.  p_rule: which of p_lease, p_policy, p_max counts for it.
 -- The first p_run jobs run at once.
--- Who claims from a lane has a gate of it; gates are tried, never waited for.  Who has the first need not lock rows before it takes
--- them.  The others begin behind what those before them are likely to take: a row that is locked costs more than many that are passed.
+-- Who claims from lanes has a gate of each; gates are tried, never waited for.  Who has the first ones need not lock rows before it
+-- takes them.  The others begin behind what those before them are likely to take: a row that is locked costs more than many that are
+-- passed.  Who has different gates of its lanes, since others serve some of them too, locks rows and passes by what is locked.
 -- p_defer: where one would have to pass 250 and more, one or two wait for the first gate, and the others are sent away, with the
 -- row -1: one who takes much after the other, each with nothing to pass, is faster than all of them together.
 -- A row that somebody else is at this moment (an open cancel) then makes it fail with 55P03: repeat it with p_careful.
@@ -483,6 +500,12 @@ DECLARE
     v_snapshot text := pg_current_snapshot()::text;
     v_first bool;
     v_away bool := false;
+    v_turn int4;
+    v_alone bool; -- with all lanes: nobody else is at their first rows
+    v_left int4;
+    v_same bool; -- one rule for all lanes
+    v_bound bool; -- a rule may not take as many as there is room for
+    v_like bool; -- leases and policies of all rules are alike
     i int4 := 1;
     j int4 := 0;
     r int4;
@@ -498,18 +521,20 @@ BEGIN
         WHILE j < cardinality(p_lane) AND p_class[j + 1] = v_class LOOP
             j := j + 1;
         END LOOP;
-        -- Who would take much need not look where others are waiting already, if there is nowhere else to look.  A place to wait
-        -- comes first, since who has a gate may not wait for that of the odd lane.
-        IF p_defer AND NOT p_careful AND NOT v_gated AND v_taken = 0 AND j = cardinality(p_lane) AND (p_lane[i] & -2) = (p_lane[j] & -2)
-            AND least(p_n, v_max[p_rule[i]]) >= 250 THEN
-            IF NOT (pg_try_advisory_xact_lock(_gate(p_lane[i]), -1) OR pg_try_advisory_xact_lock(_gate(p_lane[i]), -2)) THEN
-                v_gated := pg_try_advisory_xact_lock(_gate(p_lane[i]), 0);
-                v_away := NOT v_gated;
-            END IF;
-            IF v_away THEN
+        -- Who would take much waits for a turn before it looks: those who serve the same have the same first lane.  They need not serve
+        -- the same after it, so a class that has nothing keeps nobody.
+        IF p_defer AND NOT p_careful AND v_turn IS NULL AND NOT v_gated AND v_taken = 0 AND least(p_n, v_max[p_rule[i]]) >= 250
+            AND (j = cardinality(p_lane) OR EXISTS (SELECT FROM unnest(p_lane[i:j], p_from[i:j], p_from_id[i:j], p_rule[i:j]) u(lane, k, i, rule)
+                CROSS JOIN LATERAL (SELECT FROM ready x WHERE x.lane = u.lane AND (x.key, x.id) >= (u.k, u.i) AND x.key <= v_last
+                    ORDER BY x.lane, x.key, x.id LIMIT 1) x
+                WHERE v_max[u.rule] > 0 AND (v_paused IS NULL OR u.lane & -2 <> ALL (v_paused)))) THEN
+            v_turn := _turn(p_lane[i]);
+            IF v_turn < 0 THEN
+                v_away := true;
                 j := i - 1;
                 EXIT;
             END IF;
+            p_defer := v_turn = 0;
         END IF;
         LOOP -- until this class has nothing more
             -- Lanes that have something, each from its first row on: what is dead before that is passed once.
@@ -535,53 +560,92 @@ BEGIN
                 END IF;
             END IF;
             EXIT WHEN v_lane IS NULL;
-            IF cardinality(v_lane) = 1 THEN
-                v_m := least(p_n - v_taken, v_max[v_rule[1]]);
-                v_gate := 0;
-                WHILE NOT p_careful AND v_gate < 32 AND NOT pg_try_advisory_xact_lock(_gate(v_lane[1]), v_gate) LOOP
-                    v_gate := v_gate + 1;
-                    IF p_defer AND v_gate * v_m >= 250 THEN
-                        IF v_gated OR v_taken > 0 OR NOT (pg_try_advisory_xact_lock(_gate(v_lane[1]), -1) OR pg_try_advisory_xact_lock(_gate(v_lane[1]), -2)) THEN
-                            v_away := true;
-                            EXIT;
-                        END IF;
-                        BEGIN
-                            PERFORM pg_advisory_xact_lock(_gate(v_lane[1]), 0);
-                            v_gate := 0;
-                        EXCEPTION WHEN lock_not_available THEN -- it takes its time: pass by
-                            NULL;
-                        END;
-                        EXIT;
-                    END IF;
-                END LOOP;
-                EXIT WHEN v_away;
-                v_gated := true;
-                IF NOT p_careful AND v_gate = 0 THEN
-                    SELECT array_agg(x.tid), array_agg(x.slot), bool_and(x.at <> '(4294967295,0)'),
-                            (array_agg(x.key))[p_run - v_taken], (array_agg(x.id))[p_run - v_taken]
-                        INTO v_tid, v_slot, v_known, v_edge, v_edge_id FROM (SELECT x.ctid AS tid, x.slot, x.at, x.key, x.id FROM ready x
-                            WHERE x.lane = v_lane[1] AND (x.key, x.id) >= (v_from[1], v_from_id[1]) AND x.key <= v_last
-                            ORDER BY x.lane, x.key, x.id LIMIT v_m) x;
-                ELSE
-                    IF v_gate > 0 THEN
-                        SELECT x.key, x.id INTO v_edge, v_edge_id FROM ready x WHERE x.lane = v_lane[1]
-                            AND (x.key, x.id) >= (v_from[1], v_from_id[1]) AND x.key <= v_last
-                            ORDER BY x.lane, x.key, x.id OFFSET v_gate * v_m LIMIT 1;
-                        v_from[1] := coalesce(v_edge, v_from[1]);
-                        v_from_id[1] := coalesce(v_edge_id, v_from_id[1]);
-                    END IF;
-                    SELECT array_agg(x.tid), array_agg(x.slot), bool_and(NOT p_careful AND x.at <> '(4294967295,0)'),
-                            (array_agg(x.key))[p_run - v_taken], (array_agg(x.id))[p_run - v_taken]
-                        INTO v_tid, v_slot, v_known, v_edge, v_edge_id FROM (SELECT x.ctid AS tid, x.slot, x.at, x.key, x.id FROM ready x
-                            WHERE x.lane = v_lane[1] AND (x.key, x.id) >= (v_from[1], v_from_id[1]) AND x.key <= v_last
+            v_left := p_n - v_taken;
+            v_same := v_rule[1] = ALL (v_rule);
+            IF v_same THEN
+                v_left := least(v_left, v_max[v_rule[1]]);
+                v_bound := false;
+                v_like := true;
+            ELSE
+                SELECT bool_or(v_max[u] < v_left), bool_and(p_lease[u] = p_lease[v_rule[1]] AND p_policy[u] = p_policy[v_rule[1]])
+                    INTO v_bound, v_like FROM unnest(v_rule) u;
+            END IF;
+            -- of several lanes so many of each that an exact beginning of the common order is among them
+            v_m := CASE WHEN cardinality(v_lane) <= 2 THEN v_left ELSE least(v_left, v_left / cardinality(v_lane) + 16) END;
+            v_gate := 0;
+            WHILE NOT p_careful AND v_gate < 32 AND NOT pg_try_advisory_xact_lock(_gate(v_lane[1]), v_gate) LOOP
+                v_gate := v_gate + 1;
+                IF p_defer AND cardinality(v_lane) = 1 AND v_gate * v_left >= 250 THEN
+                    v_turn := CASE WHEN v_gated OR v_taken > 0 THEN -1 ELSE _turn(v_lane[1]) END;
+                    v_away := v_turn < 0;
+                    v_gate := CASE v_turn WHEN 0 THEN 0 ELSE v_gate END;
+                    EXIT;
+                END IF;
+            END LOOP;
+            EXIT WHEN v_away;
+            v_gated := true;
+            v_alone := NOT p_careful AND v_gate = 0;
+            FOR r IN 2..cardinality(v_lane) LOOP -- the others may have other company; locks of many would fill the server's table
+                EXIT WHEN p_careful;
+                IF cardinality(v_lane) > 32 OR NOT pg_try_advisory_xact_lock(_gate(v_lane[r]), v_gate) THEN
+                    v_alone := false;
+                    v_gate := 0;
+                    EXIT;
+                END IF;
+            END LOOP;
+            IF v_gate > 0 THEN
+                SELECT array_agg(coalesce(x.key, u.k)), array_agg(coalesce(x.id, u.i)) INTO v_from, v_from_id
+                    FROM unnest(v_lane, v_from, v_from_id) u(lane, k, i)
+                    LEFT JOIN LATERAL (SELECT x.key, x.id FROM ready x WHERE x.lane = u.lane AND (x.key, x.id) >= (u.k, u.i)
+                        AND x.key <= v_last ORDER BY x.lane, x.key, x.id OFFSET v_gate * v_m LIMIT 1) x ON true;
+            END IF;
+            IF cardinality(v_lane) > 1 THEN
+                WITH c AS MATERIALIZED (
+                    SELECT x.*, u.rule FROM unnest(v_lane, v_from, v_from_id, v_rule) u(lane, k, i, rule)
+                    CROSS JOIN LATERAL (SELECT x.*, row_number() OVER () AS n FROM (
+                        SELECT * FROM (SELECT x.ctid AS tid, x.slot, x.at, x.key, x.id FROM ready x
+                            WHERE v_alone AND x.lane = u.lane AND (x.key, x.id) >= (u.k, u.i) AND x.key <= v_last
+                            ORDER BY x.lane, x.key, x.id LIMIT v_m) x
+                        UNION ALL SELECT * FROM (SELECT x.ctid AS tid, x.slot, x.at, x.key, x.id FROM ready x
+                            WHERE NOT v_alone AND x.lane = u.lane AND (x.key, x.id) >= (u.k, u.i) AND x.key <= v_last
                             AND (NOT p_careful OR (SELECT 1 FROM lease l WHERE l.id = x.id LIMIT 1) IS NULL)
-                            ORDER BY x.lane, x.key, x.id LIMIT v_m FOR UPDATE SKIP LOCKED) x;
-                END IF;
-                IF v_tid IS NULL AND v_gate > 0 THEN -- what is free lies before
-                    p_careful := true;
-                    CONTINUE;
-                END IF;
-                EXIT WHEN v_tid IS NULL;
+                            ORDER BY x.lane, x.key, x.id LIMIT v_m FOR UPDATE SKIP LOCKED) x) x) x),
+                cut AS MATERIALIZED (SELECT c.key, c.id FROM c WHERE c.n = v_m ORDER BY c.key, c.id LIMIT 1),
+                s AS MATERIALIZED (
+                    SELECT * FROM c WHERE NOT v_bound
+                    UNION ALL SELECT z.tid, z.slot, z.at, z.key, z.id, z.n, z.rule FROM (
+                        SELECT c.*, row_number() OVER (PARTITION BY c.rule ORDER BY c.key, c.id) AS nth FROM c WHERE v_bound) z
+                        WHERE z.nth <= v_max[z.rule])
+                SELECT array_agg(s.tid), array_agg(s.slot), bool_and(NOT p_careful AND s.at <> '(4294967295,0)'), array_agg(s.rule),
+                        (array_agg(s.key))[p_run - v_taken], (array_agg(s.id))[p_run - v_taken]
+                    INTO v_tid, v_slot, v_known, v_tid_rule, v_edge, v_edge_id FROM (SELECT * FROM s
+                        WHERE NOT EXISTS (SELECT FROM cut) OR (s.key, s.id) <= (SELECT cut.key, cut.id FROM cut)
+                        ORDER BY s.key, s.id LIMIT v_left) s;
+            ELSIF v_alone THEN
+                SELECT array_agg(x.tid), array_agg(x.slot), bool_and(x.at <> '(4294967295,0)'),
+                        (array_agg(x.key))[p_run - v_taken], (array_agg(x.id))[p_run - v_taken]
+                    INTO v_tid, v_slot, v_known, v_edge, v_edge_id FROM (SELECT x.ctid AS tid, x.slot, x.at, x.key, x.id FROM ready x
+                        WHERE x.lane = v_lane[1] AND (x.key, x.id) >= (v_from[1], v_from_id[1]) AND x.key <= v_last
+                        ORDER BY x.lane, x.key, x.id LIMIT v_m) x;
+            ELSE
+                SELECT array_agg(x.tid), array_agg(x.slot), bool_and(NOT p_careful AND x.at <> '(4294967295,0)'),
+                        (array_agg(x.key))[p_run - v_taken], (array_agg(x.id))[p_run - v_taken]
+                    INTO v_tid, v_slot, v_known, v_edge, v_edge_id FROM (SELECT x.ctid AS tid, x.slot, x.at, x.key, x.id FROM ready x
+                        WHERE x.lane = v_lane[1] AND (x.key, x.id) >= (v_from[1], v_from_id[1]) AND x.key <= v_last
+                        AND (NOT p_careful OR (SELECT 1 FROM lease l WHERE l.id = x.id LIMIT 1) IS NULL)
+                        ORDER BY x.lane, x.key, x.id LIMIT v_m FOR UPDATE SKIP LOCKED) x;
+            END IF;
+            IF v_tid IS NULL AND v_gate > 0 THEN -- what is free lies before
+                p_careful := true;
+                CONTINUE;
+            END IF;
+            EXIT WHEN v_tid IS NULL;
+            IF NOT v_same THEN
+                FOREACH r IN ARRAY v_tid_rule LOOP
+                    v_max[r] := v_max[r] - 1;
+                END LOOP;
+            END IF;
+            IF v_like THEN
                 -- those up to the edge start at once
                 v_edge := CASE WHEN p_run > v_taken THEN coalesce(v_edge, v_last) ELSE -1 END;
                 v_edge_id := coalesce(v_edge_id, E'\\xff');
@@ -592,15 +656,15 @@ BEGIN
                 RETURN QUERY
                 WITH d AS MATERIALIZED (
                     DELETE FROM ready x WHERE x.ctid = ANY (v_tid) AND x.lane = ANY (v_lane) AND x.key <= v_last
-                    RETURNING x.key, x.fence + 1 AS fence, x.attempt + 1 AS attempt, x.slot, x.skips, x.keyed, x.id, x.at,
+                    RETURNING x.lane & -2 AS lane, x.key, x.fence + 1 AS fence, x.attempt + 1 AS attempt, x.slot, x.skips, x.keyed, x.id, x.at,
                         CASE WHEN (x.key, x.id) <= (v_edge, v_edge_id) THEN v_now END AS started),
                 g AS (INSERT INTO grp(gid, look_at, lease, policy, n, worker, ids)
                     SELECT v_gid, v_until, p_lease[v_rule[1]], p_policy[v_rule[1]], count(*), p_worker, array_agg(d.id)
                     FROM d HAVING count(*) > 0),
                 l AS (INSERT INTO lease(gid, lane, fence, until, due, started, attempt, slot, skips, keyed, id)
-                    SELECT v_gid, v_lane[1] & -2, d.fence, v_until, d.key, d.started, d.attempt, d.slot, d.skips, d.keyed, d.id FROM d),
-                t AS (INSERT INTO tally(lane, waiting) SELECT v_lane[1] & -2, -count(*) FROM d HAVING count(*) > 0)
-                SELECT v_taken + 1, v_lane[1] & -2, d.key, d.fence, d.attempt, v_rule[1], d.started, v_until,
+                    SELECT v_gid, d.lane, d.fence, v_until, d.key, d.started, d.attempt, d.slot, d.skips, d.keyed, d.id FROM d),
+                t AS (INSERT INTO tally(lane, waiting) SELECT d.lane, -count(*) FROM d GROUP BY d.lane)
+                SELECT v_taken + 1, d.lane, d.key, d.fence, d.attempt, v_rule[1], d.started, v_until,
                     e.created, e.max_attempts, e.timeout, d.id, e.payload, e.meta
                 FROM d LEFT JOIN LATERAL (SELECT k.* FROM (SELECT k.* FROM entry k WHERE k.id = d.id AND k.slot = d.slot
                     UNION ALL SELECT * FROM entry_16 WHERE id = d.id) k LIMIT 1) e ON true;
@@ -609,63 +673,41 @@ BEGIN
                 IF v_one IS NOT NULL AND v_n < (SELECT g.n FROM grp g WHERE g.gid = v_gid) THEN
                     RAISE lock_not_available USING MESSAGE = 'an entry is not where it was put';
                 END IF;
-                v_taken := v_taken + v_n;
-                v_max[v_rule[1]] := v_max[v_rule[1]] - v_n;
-                EXIT WHEN v_taken >= p_n;
-                -- not alone after all: others were quicker with some, and there may be more
-                p_careful := p_careful OR v_n < cardinality(v_tid);
-                CONTINUE;
+            ELSE -- in groups of their own
+                RETURN QUERY
+                WITH d AS MATERIALIZED (
+                    DELETE FROM ready x WHERE x.ctid = ANY (v_tid) AND x.lane = ANY (v_lane) AND x.key <= v_last
+                    RETURNING x.lane, x.key, x.fence + 1 AS fence, x.attempt + 1 AS attempt, x.slot, x.skips, x.keyed, x.id),
+                o AS MATERIALIZED (
+                    SELECT d.*, u.rule, (v_taken + row_number() OVER (ORDER BY d.key, d.id))::int4 AS ord,
+                        p_lease[u.rule] AS lease, p_policy[u.rule] AS policy
+                    FROM d JOIN unnest(v_lane, v_rule) u(lane, rule) ON u.lane = d.lane),
+                g AS MATERIALIZED (INSERT INTO grp(gid, look_at, lease, policy, n, worker, ids)
+                    SELECT nextval('grp_seq'), v_now + o.lease, o.lease, o.policy, count(*), p_worker, array_agg(o.id)
+                    FROM o GROUP BY o.lease, o.policy RETURNING gid, lease, policy),
+                l AS (INSERT INTO lease(gid, lane, fence, until, due, started, attempt, slot, skips, keyed, id)
+                    SELECT g.gid, o.lane & -2, o.fence, v_now + o.lease, o.key, CASE WHEN o.ord <= p_run THEN v_now END,
+                        o.attempt, o.slot, o.skips, o.keyed, o.id
+                    FROM o JOIN g ON g.lease = o.lease AND g.policy = o.policy),
+                t AS (INSERT INTO tally(lane, waiting) SELECT d.lane & -2, -count(*) FROM d GROUP BY d.lane & -2)
+                SELECT o.ord, o.lane & -2, o.key, o.fence, o.attempt, o.rule, CASE WHEN o.ord <= p_run THEN v_now END,
+                    v_now + o.lease, coalesce(e.created, k.created),
+                    CASE WHEN e.created IS NULL THEN k.max_attempts ELSE e.max_attempts END,
+                    CASE WHEN e.created IS NULL THEN k.timeout ELSE e.timeout END, o.id,
+                    CASE WHEN e.created IS NULL THEN k.payload ELSE e.payload END,
+                    CASE WHEN e.created IS NULL THEN k.meta ELSE e.meta END
+                FROM o
+                LEFT JOIN LATERAL (SELECT e.* FROM entry e WHERE e.id = o.id AND e.slot = o.slot LIMIT 1) e ON true
+                LEFT JOIN LATERAL (SELECT k.* FROM entry_16 k WHERE k.id = o.id AND e.created IS NULL LIMIT 1) k ON true;
+                GET DIAGNOSTICS v_n = ROW_COUNT;
             END IF;
-            -- several lanes: so many of each that an exact beginning of the common order is among them
-            v_m := CASE WHEN cardinality(v_lane) = 2 THEN p_n - v_taken
-                ELSE least(p_n - v_taken, (p_n - v_taken) / cardinality(v_lane) + 16) END;
-            WITH c AS MATERIALIZED (
-                SELECT x.tid, x.key, x.id, u.lane, u.rule FROM unnest(v_lane, v_from, v_from_id, v_rule) u(lane, k, i, rule)
-                CROSS JOIN LATERAL (SELECT x.ctid AS tid, x.key, x.id FROM ready x
-                    WHERE x.lane = u.lane AND (x.key, x.id) >= (u.k, u.i) AND x.key <= v_last
-                        AND (NOT p_careful OR (SELECT 1 FROM lease l WHERE l.id = x.id LIMIT 1) IS NULL)
-                    ORDER BY x.lane, x.key, x.id LIMIT v_m FOR UPDATE SKIP LOCKED) x),
-            cut AS MATERIALIZED (
-                SELECT z.key, z.id FROM (SELECT DISTINCT ON (c.lane) c.key, c.id, count(*) OVER (PARTITION BY c.lane) AS n
-                    FROM c ORDER BY c.lane, c.key DESC, c.id DESC) z WHERE z.n >= v_m ORDER BY z.key, z.id LIMIT 1),
-            s AS MATERIALIZED (
-                SELECT z.tid, z.rule FROM (SELECT c.tid, c.key, c.id, c.rule,
-                        row_number() OVER (PARTITION BY c.rule ORDER BY c.key, c.id) AS n FROM c
-                    WHERE NOT EXISTS (SELECT FROM cut) OR (c.key, c.id) <= (SELECT cut.key, cut.id FROM cut)) z
-                WHERE z.n <= v_max[z.rule] ORDER BY z.key, z.id LIMIT p_n - v_taken)
-            SELECT coalesce(array_agg(s.tid), '{}'), coalesce(array_agg(s.rule), '{}') INTO v_tid, v_tid_rule FROM s;
-            FOREACH r IN ARRAY v_tid_rule LOOP
-                v_max[r] := v_max[r] - 1;
-            END LOOP;
-            EXIT WHEN cardinality(v_tid) = 0;
-            RETURN QUERY
-            WITH d AS MATERIALIZED (
-                DELETE FROM ready x WHERE x.ctid = ANY (v_tid) AND x.lane = ANY (v_lane) AND x.key <= v_last
-                RETURNING x.lane, x.key, x.fence + 1 AS fence, x.attempt + 1 AS attempt, x.slot, x.skips, x.keyed, x.id),
-            o AS MATERIALIZED (
-                SELECT d.*, u.rule, (v_taken + row_number() OVER (ORDER BY d.key, d.id))::int4 AS ord,
-                    p_lease[u.rule] AS lease, p_policy[u.rule] AS policy
-                FROM d JOIN unnest(v_lane, v_rule) u(lane, rule) ON u.lane = d.lane),
-            g AS MATERIALIZED (INSERT INTO grp(gid, look_at, lease, policy, n, worker, ids)
-                SELECT nextval('grp_seq'), v_now + o.lease, o.lease, o.policy, count(*), p_worker, array_agg(o.id)
-                FROM o GROUP BY o.lease, o.policy RETURNING gid, lease, policy),
-            l AS (INSERT INTO lease(gid, lane, fence, until, due, started, attempt, slot, skips, keyed, id)
-                SELECT g.gid, o.lane & -2, o.fence, v_now + o.lease, o.key, CASE WHEN o.ord <= p_run THEN v_now END,
-                    o.attempt, o.slot, o.skips, o.keyed, o.id
-                FROM o JOIN g ON g.lease = o.lease AND g.policy = o.policy),
-            t AS (INSERT INTO tally(lane, waiting) SELECT d.lane & -2, -count(*) FROM d GROUP BY d.lane & -2)
-            SELECT o.ord, o.lane & -2, o.key, o.fence, o.attempt, o.rule, CASE WHEN o.ord <= p_run THEN v_now END,
-                v_now + o.lease, coalesce(e.created, k.created),
-                CASE WHEN e.created IS NULL THEN k.max_attempts ELSE e.max_attempts END,
-                CASE WHEN e.created IS NULL THEN k.timeout ELSE e.timeout END, o.id,
-                CASE WHEN e.created IS NULL THEN k.payload ELSE e.payload END,
-                CASE WHEN e.created IS NULL THEN k.meta ELSE e.meta END
-            FROM o
-            LEFT JOIN LATERAL (SELECT e.* FROM entry e WHERE e.id = o.id AND e.slot = o.slot LIMIT 1) e ON true
-            LEFT JOIN LATERAL (SELECT k.* FROM entry_16 k WHERE k.id = o.id AND e.created IS NULL LIMIT 1) k ON true;
-            GET DIAGNOSTICS v_n = ROW_COUNT;
             v_taken := v_taken + v_n;
+            IF v_same THEN
+                v_max[v_rule[1]] := v_max[v_rule[1]] - v_n;
+            END IF;
             EXIT WHEN v_taken >= p_n;
+            -- not alone after all: others were quicker with some, and there may be more
+            p_careful := p_careful OR v_n < cardinality(v_tid);
         END LOOP;
         i := j + 1;
     END LOOP;
