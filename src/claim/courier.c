@@ -13,7 +13,9 @@
  *   (1) an outcome leaves the courier only with a verdict, or when it gives up at the end of its time; after
  *       EAGAIN and EUNKNOWN the same batch is sent again (a finish may be repeated), and a single one that somebody
  *       else is in the way of (an operator's open transaction) is kept for a later round, while the others go on;
- *   (2) a claim is never repeated by itself: after EUNKNOWN the loop must disown first.
+ *   (2) a claim is never repeated by itself: after EUNKNOWN the loop must disown first;
+ *   (3) what a handler has committed with writes of its own is never written again: a store that has lost that commit (a standby
+ *       that took over) must run the job again, or it would have the outcome without the writes.
  *
  * Thread: its own, with a store handle of its own.
  */
@@ -315,34 +317,6 @@ static void take_batch(struct st_courier *c)
         c->end = &c->first;
 }
 
-/* Outcomes into finish items; those that must not be written are dropped here. */
-static void prepare_items(struct st_courier *c)
-{
-    int64_t now = st_clock_boot_us();
-    size_t n = c->n_kept, dropped = 0;
-
-    for (size_t i = c->n_kept; i < c->n_batch; i++) {
-        struct st_done *d = c->batch[i];
-
-        st_result_settle(d, c->results_dir);
-        if (st_done_decide(d, st_random_unit(), now, &c->items[n])) {
-            c->batch[n++] = d;
-        } else {
-            st_log(ST_LOG_INFO, "job.dropped", ST_F("job", d->job->id), ST_FI("fence", d->job->fence),
-                   ST_F("reason", st_abort_name(d->ran.aborted)));
-            st_done_free(d);
-            dropped++;
-        }
-    }
-    c->n_batch = n;
-    if (dropped) {
-        pthread_mutex_lock(&c->mutex);
-        c->news.in_hand -= dropped;
-        pthread_mutex_unlock(&c->mutex);
-        uv_async_send(c->wake);
-    }
-}
-
 static void log_verdict(const struct st_done *d, const struct st_finish *f)
 {
     enum st_log_level level = ST_LOG_INFO;
@@ -398,6 +372,56 @@ static void tell_verdict(struct st_courier *c, const struct st_done *d, const st
     st_observe_verdict(c->observer, d->job, f, lost);
 }
 
+/* It has its verdict: everybody is told. */
+static void conclude(struct st_courier *c, struct st_done *d, const struct st_finish *f, struct st_tally *counts)
+{
+    log_verdict(d, f);
+    tell_verdict(c, d, f);
+    count_verdict(counts, f);
+    if (f->verdict != STINT_OK)
+        st_result_discard(d);
+    st_done_tell(d, f);
+    st_done_free(d);
+}
+
+/* Outcomes into finish items; those that must not be written are dropped here, and those that are written already only told. */
+static void prepare_items(struct st_courier *c)
+{
+    struct st_tally counts = c->news.tally; /* only this thread changes it */
+    int64_t now = st_clock_boot_us();
+    size_t n = c->n_kept, dropped = 0;
+
+    for (size_t i = c->n_kept; i < c->n_batch; i++) {
+        struct st_done *d = c->batch[i];
+
+        if (!d->ran.settled)
+            st_result_settle(d, c->results_dir);
+        if (st_done_decide(d, st_random_unit(), now, &c->items[n])) {
+            if (!d->ran.settled) {
+                c->batch[n++] = d;
+                continue;
+            }
+            c->items[n].verdict = STINT_OK;
+            c->items[n].state = (enum st_state)d->ran.state;
+            conclude(c, d, &c->items[n], &counts);
+            dropped++;
+        } else {
+            st_log(ST_LOG_INFO, "job.dropped", ST_F("job", d->job->id), ST_FI("fence", d->job->fence),
+                   ST_F("reason", st_abort_name(d->ran.aborted)));
+            st_done_free(d);
+            dropped++;
+        }
+    }
+    c->n_batch = n;
+    if (dropped) {
+        pthread_mutex_lock(&c->mutex);
+        c->news.tally = counts;
+        c->news.in_hand -= dropped;
+        pthread_mutex_unlock(&c->mutex);
+        uv_async_send(c->wake);
+    }
+}
+
 static void settle_verdicts(struct st_courier *c)
 {
     struct st_tally counts = c->news.tally; /* only this thread changes it */
@@ -412,13 +436,7 @@ static void settle_verdicts(struct st_courier *c)
             c->batch[kept++] = c->batch[i];
             continue;
         }
-        log_verdict(c->batch[i], &c->items[i]);
-        tell_verdict(c, c->batch[i], &c->items[i]);
-        count_verdict(&counts, &c->items[i]);
-        if (c->items[i].verdict != STINT_OK)
-            st_result_discard(c->batch[i]);
-        st_done_tell(c->batch[i], &c->items[i]);
-        st_done_free(c->batch[i]);
+        conclude(c, c->batch[i], &c->items[i], &counts);
     }
     c->n_batch = c->n_kept = kept;
     counts.rounds++;

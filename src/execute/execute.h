@@ -95,6 +95,8 @@ enum st_advice {
 /* What came of an attempt.  The pointers are owned by the struct: st_ran_clear(). */
 struct st_ran {
     bool ok;
+    bool settled;          /* its outcome was committed by the handler itself... */
+    int state;             /* ...and this became of the job: enum st_state */
     enum st_abort aborted; /* we stopped it: how it ended does not count */
     char *result;          /* NULL = none (null) */
     size_t result_len;

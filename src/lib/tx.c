@@ -244,10 +244,12 @@ static stint_code find_out(struct st_store *s, const struct st_finish *fin, stin
     return rc;
 }
 
-/* Committed: the courier will only repeat it, so the bytes need not be kept. */
+/* Committed: the courier will only tell it, so the bytes need not be kept. */
 static void settle(stint_attempt *a, struct call *c)
 {
     a->settled = true;
+    a->it->ran.settled = true;
+    a->it->ran.state = (int)c->fin.state;
     free(a->it->ran.result);
     a->it->ran.result = NULL;
     a->it->ran.result_len = 0;

@@ -271,17 +271,19 @@ static stint_code deadline_set(struct st_pg *s, stint_error *err)
     return STINT_OK;
 }
 
-/* A statement shall not outlive the call that asked for it, nor a transaction its client.  Whatever others have put into schemas
- * that all may write to is not found. */
+/* A statement shall not outlive the call that asked for it, nor a transaction its client, nor one that only the first half of a
+ * pipeline has reached (which none of the server's timeouts ends) the network to it.  Whatever others have put into schemas that all
+ * may write to is not found. */
 static stint_code session_set(struct st_pg *s, PGconn *c, stint_error *err)
 {
     const int64_t until_us = st_pg_own(s)->until_us;
     const int64_t ms = s->base.timeout_ms;
     const int64_t statement = ms + 1000, idle = ms < 10000 ? 30000 : 3 * ms;
-    char sql[384];
+    char sql[512];
 
     snprintf(sql, sizeof(sql),
              "SET statement_timeout = %d; SET idle_in_transaction_session_timeout = %d; SET lock_timeout = 0;"
+             " SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 3;"
              " SET jit = off;" /* no statement of ours is worth compiling */
              " SET default_transaction_isolation = 'read committed'; SET search_path = pg_catalog;"
              " SET standard_conforming_strings = on",

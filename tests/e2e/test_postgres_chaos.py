@@ -8,11 +8,13 @@ A producer adds jobs all the time; what it was told is there must be run.  Every
 import collections
 import contextlib
 import json
+import math
 import re
 import signal
 import threading
 import time
 import uuid
+from pathlib import Path
 
 import pytest
 
@@ -369,6 +371,27 @@ def test_what_no_standby_has_is_not_acknowledged_by_asking_again(stint, pen):
 def proxy(pen, pg):
     with Proxy(pen, pg.cluster) as proxy:
         yield proxy
+
+
+def test_the_server_notices_when_a_worker_cannot_be_reached(stint, pen):
+    """What only the first half of a pipeline has reached waits for the rest, and what it has locked with it."""
+    server = Cluster(pen, tcp=True)
+
+    def idle_for():
+        """Seconds until the server asks whether the other side is there, per connection."""
+        rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        ours = [row for row in rows if int(row[1].split(":")[1], 16) == server.port and row[3] == "01"]
+        return [int(row[5].split(":")[1], 16) / 100 if row[5].startswith("02:") else math.inf for row in ours]
+
+    try:
+        stint.env["STINT_STORE"] = url_of([server], "jobs", notify="off")
+        stint.config({"t": stint.probe("hold")})
+        stint("migrate", "up")
+        with stint.worker():
+            until(lambda: len(idle_for()) >= 2, "the worker's connections")
+            until(lambda: max(idle_for()) <= 30, lambda: f"all of them to be watched: {idle_for()}")
+    finally:
+        server.stop(signal.SIGQUIT)
 
 
 def test_the_network_is_silent_for_longer_than_any_call_waits(trial, stint, pg, proxy):

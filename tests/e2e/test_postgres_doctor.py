@@ -565,6 +565,23 @@ def test_doctor_finds_jobs_that_are_nowhere(stint, db):
     assert stint.state(id) == "succeeded"
 
 
+def test_a_job_that_was_nowhere_goes_on_behind_the_fence_that_was_lost(stint, db):
+    stint.config({"hold": stint.probe("hold")})
+    id = stint.enqueue("hold")
+    with stint.worker():
+        stint.until_started(id)
+    with stint.worker() as worker:  # it takes over from the one that was killed
+        stint.until_started(id, 2)
+        lost = stint.show(id)["fence"]
+        db.sql("DELETE FROM {s}.lease; DELETE FROM {s}.grp")
+        worker.kill()
+    mend(stint, db.cluster, found(stint, "error", "1 jobs are nowhere"), "nowhere")
+    stint.go()
+    with stint.worker():
+        stint.until_state(id, "succeeded")
+    assert stint.show(id)["fence"] > lost
+
+
 def test_doctor_finds_rows_that_wait_without_a_job(stint, db):
     db.sql("INSERT INTO {s}.ready(lane, key, fence, attempt, slot, skips, keyed, id) VALUES (2, 1, 0, 0, 16, 0, false, '\\x0142')")
     mend(stint, db.cluster, found(stint, "error", "1 rows wait without a job"), "without a job")

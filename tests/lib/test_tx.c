@@ -97,6 +97,45 @@ static void a_handlers_write_commits_with_the_outcome(void **state)
     bank_close(&b);
 }
 
+static void copy_all(sqlite3 *from, sqlite3 *to)
+{
+    sqlite3_backup *copy = sqlite3_backup_init(to, "main", from, "main");
+
+    assert_non_null(copy);
+    assert_int_equal(sqlite3_backup_step(copy, -1), SQLITE_DONE);
+    assert_int_equal(sqlite3_backup_finish(copy), SQLITE_OK);
+}
+
+/* As if a standby that has not got the commit took over: the store is as it was before. */
+static stint_code finish_and_lose_it(stint_attempt *a, struct bank *b)
+{
+    const bool first = atomic_load(&b->runs) == 1;
+    sqlite3 *was;
+
+    assert_int_equal(sqlite3_open(":memory:", &was), SQLITE_OK);
+    if (first)
+        copy_all(b->db, was);
+    finish(a, b);
+    if (first)
+        copy_all(was, b->db);
+    sqlite3_close(was);
+    return STINT_OK;
+}
+
+static void an_outcome_is_never_there_without_the_handlers_writes(void **state)
+{
+    struct bank b;
+
+    (void)state;
+    bank_open(&b, 1, finish_and_lose_it);
+    b.in_tx = pay_and_complete;
+    OK(stint_worker_run(b.w, NULL));
+    assert_int_equal(b.answer, STINT_OK);
+    assert_int_equal(atomic_load(&b.completed), atomic_load(&b.runs));
+    assert_int_equal(rows(&b, "SELECT count(*) FROM job WHERE state = 4"), ledger(&b));
+    bank_close(&b);
+}
+
 static void without_a_word_the_outcome_is_success(void **state)
 {
     struct bank b;
@@ -572,6 +611,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_handlers_write_commits_with_the_outcome),
+        cmocka_unit_test(an_outcome_is_never_there_without_the_handlers_writes),
         cmocka_unit_test(without_a_word_the_outcome_is_success),
         cmocka_unit_test(a_failure_and_a_snooze_can_be_committed_too),
         cmocka_unit_test(a_function_that_fails_takes_everything_back),

@@ -1143,6 +1143,8 @@ static void a_claim_finds_entries_that_are_elsewhere(void)
 
 static struct crowd {
     struct st_store *s;
+    const struct st_slice *queues;
+    size_t n_queues;
     struct st_job *got[MUCH];
     bool crowded;
     size_t n;
@@ -1159,22 +1161,33 @@ static void crowd_forget(struct crowd *c)
 static void claim_much(void *arg)
 {
     struct crowd *c = arg;
-    const struct st_claim_req req = {
-        .worker = S("w1"), .lease_us = ST_HOUR, .n = MUCH, .n_run = 1, .crowded = &c->crowded};
+    const struct st_claim_req req = {.worker = S("w1"),
+                                     .lease_us = ST_HOUR,
+                                     .n = MUCH,
+                                     .n_run = 1,
+                                     .queues = c->queues,
+                                     .n_queues = c->n_queues,
+                                     .crowded = &c->crowded};
 
     crowd_forget(c);
     c->code = st_store_claim(c->s, &req, c->got, &c->n, NULL);
 }
 
-/* A session that is at the lane, by these numbers of its gate. */
-static PGconn *at_the_lane(int from, int to)
+/* A session that is at a lane of this queue, by these numbers of its gate. */
+static PGconn *at_the_lane_of(struct st_slice queue, bool odd, int from, int to)
 {
     PGconn *c = lab_connect();
 
     lab_exec(c, "BEGIN");
     for (int i = from; i <= to; i++)
-        lab_execf(c, "SELECT pg_advisory_xact_lock(_gate(%lld), %d)", (long long)st_pg_lane_id(S("q"), S("t"), 0), i);
+        lab_execf(c, "SELECT pg_advisory_xact_lock(_gate(%lld), %d)",
+                  (long long)st_pg_lane_id(queue, S("t"), 0) + odd, i);
     return c;
+}
+
+static PGconn *at_the_lane(int from, int to)
+{
+    return at_the_lane_of(S("q"), false, from, to);
 }
 
 static void leave_the_lane(PGconn *c)
@@ -1188,6 +1201,7 @@ static void crowd_begin(void)
     forget_jobs();
     st_pg_of(us)->careful_us = 0;
     crowd.s = us;
+    crowd.n_queues = 0;
     add_now(0);
 }
 
@@ -1225,6 +1239,67 @@ static void who_is_next_waits_for_its_turn(void)
     assert_false(crowd.crowded);
 }
 
+static void add_to(struct st_slice queue, struct st_slice type, int64_t due_us)
+{
+    struct st_new_job j = {.type = type,
+                           .queue = queue,
+                           .payload = S("{}"),
+                           .due_us = due_us,
+                           .max_attempts = -1,
+                           .timeout_us = -1};
+    struct st_enqueued out;
+    char id[ST_ID_MAX + 1];
+
+    st_id_new(id);
+    j.id = S(id);
+    OK(st_store_enqueue(us, 0, &j, 1, &out, NULL));
+}
+
+static void claim_much_after(PGconn *other)
+{
+    struct lab_racer *r = lab_start(claim_much, &crowd);
+
+    lab_until_waits_for(r, watch, "us", "advisory");
+    leave_the_lane(other);
+    lab_join(r);
+    assert_int_equal(crowd.code, STINT_OK);
+    assert_int_equal(crowd.n, 1);
+    assert_false(crowd.crowded);
+}
+
+/* What was due long ago has a lane of its own. */
+static void who_is_next_waits_for_what_is_old_too(void)
+{
+    crowd_begin();
+    claim_much(&crowd);
+    assert_int_equal(crowd.n, 1);
+    add_to(S("q"), S("t"), ST_SEC);
+    claim_much_after(at_the_lane_of(S("q"), true, 0, 0));
+}
+
+/* From a queue that is empty nobody is sent away, nor has it a gate there. */
+static void who_finds_a_queue_empty_goes_on_to_the_next(void)
+{
+    const struct st_slice queues[] = {S("b"), S("q")};
+    PGconn *others;
+
+    crowd_begin();
+    add_to(S("b"), S("t"), 0);
+    usleep(1000);
+    crowd.queues = queues;
+    crowd.n_queues = 1;
+    claim_much(&crowd);
+    assert_int_equal(crowd.n, 1);
+    crowd.n_queues = 2;
+    claim_much_after(at_the_lane(0, 0));
+    add_now(1);
+    others = at_the_lane_of(S("b"), false, -2, 0);
+    claim_much(&crowd);
+    assert_int_equal(crowd.n, 1);
+    assert_false(crowd.crowded);
+    leave_the_lane(others);
+}
+
 /* Whoever comes to the rows it has taken would wait as long as it does. */
 static void who_has_taken_something_does_not_wait_with_it(void)
 {
@@ -1241,16 +1316,8 @@ static void who_has_taken_something_does_not_wait_with_it(void)
 
     lab_patient(watch);
     crowd_begin();
-    for (int i = 0; i < 2; i++) { /* two lanes: they are taken without a gate */
-        struct st_new_job j = {
-            .type = S(i ? "u" : "t"), .queue = S("a"), .payload = S("{}"), .max_attempts = -1, .timeout_us = -1};
-        struct st_enqueued out;
-        char id[ST_ID_MAX + 1];
-
-        st_id_new(id);
-        j.id = S(id);
-        OK(st_store_enqueue(us, 0, &j, 1, &out, NULL));
-    }
+    add_to(S("a"), S("t"), 0); /* two lanes: they are taken without a gate */
+    add_to(S("a"), S("u"), 0);
     usleep(1000);
     crowd.crowded = false;
     OK(st_store_claim(us, &req, crowd.got, &n, NULL));
@@ -1810,6 +1877,8 @@ int main(int argc, char **argv)
         RACE(a_claim_finds_entries_that_are_elsewhere),
         RACE(who_comes_into_a_crowd_is_sent_away),
         RACE(who_is_next_waits_for_its_turn),
+        RACE(who_is_next_waits_for_what_is_old_too),
+        RACE(who_finds_a_queue_empty_goes_on_to_the_next),
         RACE(who_has_taken_something_does_not_wait_with_it),
         RACE(who_has_waited_long_passes_by),
         RACE(two_who_claim_at_once_get_each_job_once),

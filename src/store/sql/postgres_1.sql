@@ -522,8 +522,13 @@ BEGIN
         WHILE j < cardinality(p_lane) AND p_class[j + 1] = v_class LOOP
             j := j + 1;
         END LOOP;
-        -- who would take much waits for a turn before it looks: those who serve the same have the same first lane
-        IF p_defer AND NOT p_careful AND v_turn IS NULL AND least(p_n, v_max[p_rule[i]]) >= 250 THEN
+        -- Who would take much waits for a turn before it looks: those who serve the same have the same first lane.  They need not serve
+        -- the same after it, so a class that has nothing keeps nobody.
+        IF p_defer AND NOT p_careful AND v_turn IS NULL AND NOT v_gated AND v_taken = 0 AND least(p_n, v_max[p_rule[i]]) >= 250
+            AND (j = cardinality(p_lane) OR EXISTS (SELECT FROM unnest(p_lane[i:j], p_from[i:j], p_from_id[i:j], p_rule[i:j]) u(lane, k, i, rule)
+                CROSS JOIN LATERAL (SELECT FROM ready x WHERE x.lane = u.lane AND (x.key, x.id) >= (u.k, u.i) AND x.key <= v_last
+                    ORDER BY x.lane, x.key, x.id LIMIT 1) x
+                WHERE v_max[u.rule] > 0 AND (v_paused IS NULL OR u.lane & -2 <> ALL (v_paused)))) THEN
             v_turn := _turn(p_lane[i]);
             IF v_turn < 0 THEN
                 v_away := true;
@@ -1591,7 +1596,8 @@ LANGUAGE sql STABLE SET search_path = {s}, pg_temp SET jit = off AS $f$
     UNION ALL
     SELECT 5, e.id FROM entry e WHERE e.slot < 16 AND EXISTS (SELECT FROM entry_16 k WHERE k.id = e.id) $f$;
 
--- Puts such jobs back in their places, and counts anew: those in no place wait again (they may have run before).  How many.
+-- Puts such jobs back in their places, and counts anew: those in no place wait again (they may have run before, under fences that
+-- are not known any more: theirs go on from this moment, too).  How many.
 CREATE FUNCTION {s}._mend() RETURNS int4
 LANGUAGE plpgsql SET search_path = {s}, pg_temp AS $f$
 DECLARE
@@ -1607,7 +1613,7 @@ BEGIN
         v_clock := _us(clock_timestamp());
         IF x.kind = 1 THEN
             INSERT INTO ready(lane, key, fence, attempt, slot, skips, keyed, id)
-                SELECT e.lane, greatest(e.due, v_clock), coalesce((SELECT max(d.fence) FROM ended d WHERE d.id = e.id), v_clock), 0, e.slot, 0,
+                SELECT e.lane, greatest(e.due, v_clock), greatest((SELECT max(d.fence) FROM ended d WHERE d.id = e.id), v_clock), 0, e.slot, 0,
                     e.umode = 1, e.id FROM entry e WHERE e.id = x.id LIMIT 1;
         ELSIF x.kind IN (2, 4) THEN
             DELETE FROM ready r WHERE r.id = x.id;
