@@ -524,18 +524,20 @@ BEGIN
         END LOOP;
         -- Who would take much waits for a turn before it looks: those who serve the same have the same first lane.  They need not serve
         -- the same after it, so a class that has nothing keeps nobody.
-        IF p_defer AND NOT p_careful AND v_turn IS NULL AND NOT v_gated AND v_taken = 0 AND least(p_n, v_max[p_rule[i]]) >= 250
-            AND (j = cardinality(p_lane) OR EXISTS (SELECT FROM unnest(p_lane[i:j], p_from[i:j], p_from_id[i:j], p_rule[i:j]) u(lane, k, i, rule)
+        IF p_defer AND NOT p_careful AND v_turn IS NULL AND NOT v_gated AND v_taken = 0 AND least(p_n, v_max[p_rule[i]]) >= 250 THEN
+            IF j = cardinality(p_lane) OR EXISTS (
+                SELECT FROM unnest(p_lane[i:j], p_from[i:j], p_from_id[i:j], p_rule[i:j]) u(lane, k, i, rule)
                 CROSS JOIN LATERAL (SELECT FROM ready x WHERE x.lane = u.lane AND (x.key, x.id) >= (u.k, u.i) AND x.key <= v_last
                     ORDER BY x.lane, x.key, x.id LIMIT 1) x
-                WHERE v_max[u.rule] > 0 AND (v_paused IS NULL OR u.lane & -2 <> ALL (v_paused)))) THEN
-            v_turn := _turn(p_lane[i]);
-            IF v_turn < 0 THEN
-                v_away := true;
-                j := i - 1;
-                EXIT;
+                WHERE v_max[u.rule] > 0 AND (v_paused IS NULL OR u.lane & -2 <> ALL (v_paused))) THEN
+                v_turn := _turn(p_lane[i]);
+                IF v_turn < 0 THEN
+                    v_away := true;
+                    j := i - 1;
+                    EXIT;
+                END IF;
+                p_defer := v_turn = 0;
             END IF;
-            p_defer := v_turn = 0;
         END IF;
         LOOP -- until this class has nothing more
             -- Lanes that have something, each from its first row on: what is dead before that is passed once.
