@@ -277,7 +277,8 @@ static int model_order(const void *a, const void *b)
     return strcmp(x->id, y->id);
 }
 
-static void model_fill(struct t *t, struct st_store *s, int64_t now, unsigned *seed, unsigned types, struct model_job *jobs)
+static void model_fill(struct t *t, struct st_store *s, int64_t now, unsigned *seed, unsigned types,
+                       struct model_job *jobs)
 {
     const int64_t at = now ? now : st_store_now(s) - 60 * SEC;
     char type[8];
@@ -285,7 +286,8 @@ static void model_fill(struct t *t, struct st_store *s, int64_t now, unsigned *s
     for (size_t i = 0; i < MODEL_JOBS; i++) {
         struct st_new_job j;
 
-        jobs[i].type = (int)(model_random(seed, types) * model_random(seed, types) / types); /* some have more than others */
+        jobs[i].type =
+            (int)(model_random(seed, types) * model_random(seed, types) / types); /* some have more than others */
         jobs[i].priority = model_random(seed, 4) == 0;
         snprintf(type, sizeof(type), "t%02d", jobs[i].type);
         j = test_job(t, type);

@@ -1180,8 +1180,8 @@ static PGconn *at_the_lane_of(struct st_slice queue, bool odd, int from, int to)
 
     lab_exec(c, "BEGIN");
     for (int i = from; i <= to; i++)
-        lab_execf(c, "SELECT pg_advisory_xact_lock(_gate(%lld), %d)",
-                  (long long)st_pg_lane_id(queue, S("t"), 0) + odd, i);
+        lab_execf(c, "SELECT pg_advisory_xact_lock(_gate(%lld), %d)", (long long)st_pg_lane_id(queue, S("t"), 0) + odd,
+                  i);
     return c;
 }
 
@@ -1241,12 +1241,8 @@ static void who_is_next_waits_for_its_turn(void)
 
 static void add_to(struct st_slice queue, struct st_slice type, int64_t due_us)
 {
-    struct st_new_job j = {.type = type,
-                           .queue = queue,
-                           .payload = S("{}"),
-                           .due_us = due_us,
-                           .max_attempts = -1,
-                           .timeout_us = -1};
+    struct st_new_job j = {
+        .type = type, .queue = queue, .payload = S("{}"), .due_us = due_us, .max_attempts = -1, .timeout_us = -1};
     struct st_enqueued out;
     char id[ST_ID_MAX + 1];
 
