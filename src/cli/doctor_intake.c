@@ -49,7 +49,8 @@ static bool check_channels(struct cli_doctor *d, const redisReply *a)
     if (!st_redis_error_is(a, "NOPERM"))
         return true;
     cli_found(d, ST_WARNING, RIGHTS,
-              "this user may not use the channels rq:*: RQ's stop commands are not heard, and messages are looked for now and then");
+              "this user may not use the channels rq:*: RQ's stop commands are not heard, and messages are looked for "
+              "now and then");
     return false;
 }
 
@@ -63,7 +64,8 @@ static bool check_memory(struct cli_doctor *d, const redisReply *a)
         return true;
     if (policy.p && !st_slice_is(policy, "noeviction")) {
         cli_found(d, ST_WARNING, "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf",
-                  "RQ's Redis deletes messages when memory is short (maxmemory-policy %.*s): their runs start after the grace",
+                  "RQ's Redis deletes messages when memory is short (maxmemory-policy %.*s): their runs start after "
+                  "the grace",
                   (int)policy.len, policy.p);
         return false;
     }
