@@ -1662,6 +1662,18 @@ static void what_the_archive_has_no_room_for_leaves_nothing_behind(void **state)
     IS("0", "EXISTS", K("t:" ID));
 }
 
+static void what_stock_tools_removed_is_not_cancelled_for_ever(void **state)
+{
+    struct st_job *job;
+
+    ASK("ZADD", "stint:{" Q "}:cancelled", "1600000000", "long-gone", "1700000000", "lately");
+    add(*state, T0, job_of(ID));
+    job = claim(*state, T0);
+    OK(finish(*state, T0, job, ST_OUT_FAILED));
+    IS("1", "ZCARD", "stint:{" Q "}:cancelled");
+    st_job_free(job);
+}
+
 static void a_cancel_is_told_to_stock_servers_too(void **state)
 {
     const struct st_slice ids[1] = {S(ID)}, channel[1] = {S("asynq:cancel")};
@@ -1836,6 +1848,7 @@ int main(int argc, char **argv)
         T(nor_after_its_id_was_deleted_and_given_to_a_new_job),
         T(what_a_stock_server_left_behind_is_reaped_as_asynq_does),
         T(what_the_archive_has_no_room_for_leaves_nothing_behind),
+        T(what_stock_tools_removed_is_not_cancelled_for_ever),
         T(a_cancel_is_told_to_stock_servers_too),
         T(what_was_cancelled_and_run_again_by_a_stock_tool_fails_as_any_other),
         T(what_is_held_is_held_after_the_server_was_killed),
