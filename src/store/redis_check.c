@@ -76,7 +76,12 @@ static void check_memory(const struct check *k, struct st_slice info)
     const int64_t max = number(info, "maxmemory"), used = number(info, "used_memory"),
                   evicted = number(info, "evicted_keys");
 
-    if (policy.p && !st_slice_is(policy, "noeviction"))
+    if (policy.len > 9 && memcmp(policy.p, "volatile-", 9) == 0)
+        say(k, ST_WARNING, "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf",
+            "maxmemory-policy is %.*s: %s", (int)policy.len, policy.p,
+            max ? "unique keys are deleted silently when memory is short"
+                : "once maxmemory is set, unique keys are deleted silently");
+    else if (policy.p && !st_slice_is(policy, "noeviction"))
         say(k, max ? ST_BAD : ST_WARNING, "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf",
             "maxmemory-policy is %.*s: %s", (int)policy.len, policy.p,
             max ? "jobs are deleted silently when memory is short"

@@ -79,6 +79,13 @@ def test_doctor_finds_a_server_that_evicts(stint, server):
     assert findings(stint) == []
 
 
+def test_doctor_finds_a_server_that_evicts_what_has_a_time_to_live(stint, server):
+    server.set("maxmemory", "200mb")
+    server.set("maxmemory-policy", "volatile-ttl")
+    mend(server, found(stint, "warning", "maxmemory-policy is volatile-ttl", "unique keys are deleted silently"))
+    assert findings(stint) == []
+
+
 def test_doctor_finds_that_keys_were_evicted(stint, server):
     server.set("maxmemory-policy", "allkeys-random")
     with server.client() as client:
