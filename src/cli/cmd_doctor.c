@@ -220,35 +220,6 @@ static void check_store(struct cli_doctor *d, const char *url)
     st_store_close(store);
 }
 
-/* ---- intake ----------------------------------------------------------------------------- */
-
-/* Without it messages wait, and jobs start after the grace only. */
-static void check_intake(struct cli_doctor *d, const struct st_settings *s, const char *store_url)
-{
-    struct st_redis *r = NULL;
-    struct st_redis_batch b;
-    stint_error err = {0};
-
-    if (!s->intake.rq)
-        return;
-    d->area = "intake";
-    if (st_redis_url_is(store_url))
-        cli_found(d, ST_BAD, "use a postgres:// or sqlite: store, or take `intake` out of stint.yaml",
-                  "the intake stands in front of a PostgreSQL or SQLite store, not of a Redis one");
-    st_redis_batch_init(&b);
-    st_redis_addv(&b, ST_REDIS_READ, "EXISTS", "rq:suspended", NULL);
-    if (st_redis_open(s->intake.rq, d->c->store_timeout_ms, &r, &err) || st_redis_run(r, &b, &err) ||
-        st_redis_reply_fail(r, st_redis_reply(&b, 0), &err))
-        cli_found(d, ST_WARNING, err.remedy, "RQ's messages are not taken: %s", err.message);
-    else if (st_redis_int(st_redis_reply(&b, 0), 0) == 1)
-        cli_found(d, ST_WARNING, "`rq resume` ends that", "RQ is suspended at %s: its messages are not taken",
-                  st_redis_where(r));
-    else
-        cli_found(d, ST_FINE, NULL, "RQ's Redis at %s answers", st_redis_where(r));
-    st_redis_batch_clear(&b);
-    st_redis_close(r);
-}
-
 /* ---- report ----------------------------------------------------------------------------- */
 
 static const char *const words[] = {[ST_FINE] = "ok", [ST_WARNING] = "warning", [ST_BAD] = "error"};
@@ -354,7 +325,7 @@ static int run(struct cli *c)
     } else {
         check_store(&d, url);
     }
-    check_intake(&d, &c->settings, url);
+    cli_doctor_intake(&d, &c->settings, url);
     cli_doctor_host(&d, &c->settings, url);
     return report(&d);
 }

@@ -24,6 +24,8 @@ struct cli_doctor {
 void cli_found(struct cli_doctor *d, enum st_severity severity, const char *remedy, const char *fmt, ...)
     ST_PRINTF(4, 5);
 
+/* RQ's Redis, where there is an intake.  Without it messages wait, and jobs start after the grace only. */
+void cli_doctor_intake(struct cli_doctor *d, const struct st_settings *s, const char *store_url);
 /* The machine and the process: clocks, limits, what can be capped, directories. */
 void cli_doctor_host(struct cli_doctor *d, const struct st_settings *s, const char *url);
 

@@ -216,6 +216,16 @@ static void obey(struct st_intake *x, struct st_slice message)
 
 /* ---- listening ------------------------------------------------------------------------------------------- */
 
+/* Not permitted: nothing is told, until it is. */
+static void tell_deaf(struct st_intake *x, const stint_error *err)
+{
+    if (x->deaf || strcmp(err->detail, "NOPERM") != 0)
+        return;
+    st_log(ST_LOG_WARN, "intake.polling", ST_FE(err), ST_F("effect", "stop commands of RQ are not heard"),
+           ST_F("remedy", "let the user's ACL allow the channels rq:* and __redis__:invalidate"));
+    x->deaf = true;
+}
+
 /* Hears all there is to hear within the time. */
 static void listen_for(struct st_intake *x, int ms)
 {
@@ -224,6 +234,7 @@ static void listen_for(struct st_intake *x, int ms)
 
     for (;;) {
         if (st_redis_ear_next(x->ear, ms, &channel, &message, &err) != STINT_OK) {
+            tell_deaf(x, &err);
             x->listener = 0;
             x->listen_us = st_clock_mono_us() + ST_SEC;
             return;

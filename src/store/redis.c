@@ -57,8 +57,8 @@ void st_redis_tell_broken(struct st_slice queue)
     if (now < due || !atomic_compare_exchange_strong(&next_us, &due, now + 60 * ST_SEC))
         return;
     st_log(ST_LOG_ERROR, "queue.broken", ST_FS("queue", queue), ST_F("why", "one of its keys is of another kind"),
-           ST_F("effect", "nothing of it is run"),
-           ST_F("remedy", "find and remove it: redis-cli TYPE asynq:{QUEUE}:pending and so on"));
+           ST_F("effect", "its jobs are not run, or their outcomes wait"),
+           ST_F("remedy", "`stint doctor` names the key: find out who made it, and remove it"));
 }
 
 stint_code st_redis_go_each(struct st_redis_store *s, stint_error *err)
@@ -97,6 +97,7 @@ static bool names_take(struct st_redis_names *names, const redisReply *reply)
         if (name_fits(name))
             memcpy(p[n++], name.p, name.len);
     }
+    names->odd = reply->elements - n;
     qsort(p, n, sizeof(*p), by_name);
     free(names->p);
     names->p = p;

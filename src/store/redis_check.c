@@ -3,7 +3,7 @@
  * redis_check.c - what `doctor` asks a Redis store, and a worker before it begins.
  *
  * Each master is asked what it says of itself (INFO), and how it is set up, where that may be asked (CONFIG).  Then what this user may do
- * is tried on keys that do not exist, and the queues are looked through for what would wait for ever.
+ * is tried on keys that do not exist, the keys are asked for their kind, and the queues are looked through for what would wait for ever.
  *
  * Nothing is changed.
  *
@@ -40,7 +40,7 @@ static void say(const struct check *k, enum st_severity sev, const char *remedy,
 /* To Redis 6.2 CLIENT and CLUSTER are @admin as a whole. */
 static const char rights_remedy[] =
     "ACL SETUSER NAME ~asynq:* ~stint:* resetchannels &asynq:cancel &stint:* &__redis__:invalidate +@all -@admin"
-    " -@dangerous +info +config|get +client|id +client|setname +client|tracking +cluster|slots +cluster|info";
+    " -@dangerous +info +config|get +client|id +client|setname +client|tracking +cluster|slots +cluster|info +role";
 
 static int64_t number(struct st_slice text, const char *name)
 {
@@ -76,7 +76,12 @@ static void check_memory(const struct check *k, struct st_slice info)
     const int64_t max = number(info, "maxmemory"), used = number(info, "used_memory"),
                   evicted = number(info, "evicted_keys");
 
-    if (policy.p && !st_slice_is(policy, "noeviction"))
+    if (policy.len > 9 && memcmp(policy.p, "volatile-", 9) == 0)
+        say(k, ST_WARNING, "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf",
+            "maxmemory-policy is %.*s: %s", (int)policy.len, policy.p,
+            max ? "unique keys are deleted silently when memory is short"
+                : "once maxmemory is set, unique keys are deleted silently");
+    else if (policy.p && !st_slice_is(policy, "noeviction"))
         say(k, max ? ST_BAD : ST_WARNING, "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf",
             "maxmemory-policy is %.*s: %s", (int)policy.len, policy.p,
             max ? "jobs are deleted silently when memory is short"
@@ -86,7 +91,10 @@ static void check_memory(const struct check *k, struct st_slice info)
     if (evicted > 0)
         say(k, ST_WARNING, "see what is missing, and set maxmemory-policy to noeviction; CONFIG RESETSTAT forgets this",
             "%lld keys were evicted since the server started: jobs may be among them", (long long)evicted);
-    if (max > 0 && used > max / 5 * 4)
+    if (max > 0 && used >= max)
+        say(k, ST_BAD, "raise maxmemory, or shorten retention",
+            "maxmemory is used up (%lld of %lld bytes): no job can be added", (long long)used, (long long)max);
+    else if (max > 0 && used > max / 5 * 4)
         say(k, ST_WARNING, "raise maxmemory, or shorten retention",
             "%lld%% of maxmemory is in use: at 100%% no job can be added",
             (long long)(used / (max / 100 ? max / 100 : 1)));
@@ -276,16 +284,36 @@ static bool lacks_right(const redisReply *r, char more[32])
     return true;
 }
 
-static void judge_right(const struct check *k, size_t i, const redisReply *r)
+/* What a server of this kind refuses to everybody is said once.  READONLY and WRONGTYPE are told of by those who look for that. */
+static bool refused_before(const struct st_redis_batch *b, size_t i)
 {
+    const redisReply *r = st_redis_reply(b, i);
+    const size_t word = strcspn(r->str, " ");
+
+    for (size_t k = 0; k < i; k++) {
+        const redisReply *old = st_redis_reply(b, k);
+
+        if (old->type == REDIS_REPLY_ERROR && strncmp(old->str, r->str, word + 1) == 0)
+            return true;
+    }
+    return st_redis_error_is(r, "READONLY") || st_redis_error_is(r, "WRONGTYPE") || strncmp(r->str, "ERR", 3) == 0;
+}
+
+static void judge_right(const struct check *k, const struct st_redis_batch *b, size_t i)
+{
+    const redisReply *r = st_redis_reply(b, i);
+    stint_error why = {0};
     char more[32];
 
-    if (!r || r->type != REDIS_REPLY_ERROR)
+    if (r->type != REDIS_REPLY_ERROR)
         return;
-    if (lacks_right(r, more))
+    if (lacks_right(r, more)) {
         say(k, rights[i].without, rights_remedy, "this user may not %s%s", rights[i].what, more);
-    else if (strncmp(r->str, "READONLY", 8) != 0 && strncmp(r->str, "ERR", 3) != 0)
-        say(k, ST_BAD, "see the server's log", "the server refuses to %s: %s", rights[i].what, r->str);
+    } else if (!refused_before(b, i)) {
+        st_redis_reply_fail(k->s->r, r, &why);
+        say(k, ST_BAD, why.remedy[0] ? why.remedy : "see the server's log", "the server refuses to %s: %s",
+            rights[i].what, r->str);
+    }
 }
 
 static stint_code ask_rights(struct st_redis_store *s, struct st_redis_batch *b, size_t n, stint_error *err)
@@ -303,7 +331,7 @@ static stint_code check_rights(const struct check *k, stint_error *err)
     const stint_code code = ask_rights(k->s, &b, RIGHTS, err);
 
     for (size_t i = 0; !code && i < RIGHTS; i++) {
-        judge_right(k, i, st_redis_reply(&b, i));
+        judge_right(k, &b, i);
         wrong += st_redis_reply(&b, i)->type == REDIS_REPLY_ERROR;
     }
     if (!code && !wrong)
@@ -330,6 +358,82 @@ stint_code st_redis_rights(struct st_redis_store *s, stint_error *err)
             st_err_remedy(err, "%s", rights_remedy);
         }
     s->rights_seen = !code;
+    st_redis_batch_clear(&b);
+    return code;
+}
+
+/* ---- the kinds of keys -------------------------------------------------------------------------------------------------------- */
+
+/* Those without which nothing is taken, or no outcome can be written.  Counters and the pause do without. */
+static const char *const kinds[ST_RK_N] = {
+    [ST_RK_PENDING] = "list", [ST_RK_ACTIVE] = "list",    [ST_RK_LEASE] = "zset",     [ST_RK_SCHEDULED] = "zset",
+    [ST_RK_RETRY] = "zset",   [ST_RK_COMPLETED] = "zset", [ST_RK_ARCHIVED] = "zset",  [ST_RK_FENCE] = "string",
+    [ST_RK_RULES] = "hash",   [ST_RK_CANCEL] = "set",     [ST_RK_CANCELLED] = "zset",
+};
+
+static const struct {
+    const char *key, *kind;
+} common[] = {
+    {ST_REDIS_QUEUES, "set"},    {ST_REDIS_WORKERS, "hash"}, {ST_REDIS_LEADER, "hash"},
+    {ST_REDIS_LAYOUT, "string"}, {"asynq:servers", "zset"},  {"asynq:workers", "zset"},
+};
+#define COMMON (sizeof(common) / sizeof(common[0]))
+
+static void add_type(struct st_redis_batch *b, struct st_slice key)
+{
+    st_redis_add(b, ST_REDIS_READ, key, (const struct st_slice[]){st_slice_cstr("TYPE"), key}, 2);
+}
+
+/* Is it of this kind, or not there?  Who may not ask is told of the queue as a whole. */
+static bool kind_is(const struct check *k, const redisReply *r, struct st_slice key, const char *kind,
+                    const char *effect)
+{
+    const struct st_slice is = st_redis_text(r);
+
+    if (!is.p || st_slice_is(is, kind) || st_slice_is(is, "none"))
+        return true;
+    say(k, ST_BAD, "find out who made it and remove it, or give the jobs a database of their own (/DB in the URL)",
+        "%.*s is a %.*s and no %s: %s", (int)key.len, key.p, (int)is.len, is.p, kind, effect);
+    return false;
+}
+
+static stint_code check_common(const struct check *k, bool *queues, stint_error *err)
+{
+    struct st_redis_batch b;
+    stint_code code;
+
+    st_redis_batch_init(&b);
+    for (size_t i = 0; i < COMMON; i++)
+        add_type(&b, st_slice_cstr(common[i].key));
+    code = st_redis_run(k->s->r, &b, err);
+    for (size_t i = 0; !code && i < COMMON; i++) {
+        const bool good = kind_is(k, st_redis_reply(&b, i), st_slice_cstr(common[i].key), common[i].kind,
+                                  i ? "workers are not shown, or none can lead" : "no queue is found");
+
+        *queues = i ? *queues : good;
+    }
+    st_redis_batch_clear(&b);
+    return code;
+}
+
+static stint_code check_kinds(const struct check *k, const char *queue, bool *good, stint_error *err)
+{
+    struct st_redis_keys keys;
+    struct st_redis_batch b;
+    stint_code code;
+    size_t n = 0;
+
+    st_redis_keys(&keys, st_slice_cstr(queue));
+    st_redis_batch_init(&b);
+    for (size_t i = 0; i < ST_RK_N; i++)
+        if (kinds[i])
+            add_type(&b, keys.k[i]);
+    code = st_redis_run(k->s->r, &b, err);
+    *good = true;
+    for (size_t i = 0; !code && i < ST_RK_N; i++)
+        if (kinds[i] && !kind_is(k, st_redis_reply(&b, n++), keys.k[i], kinds[i],
+                                 "jobs of this queue are not run, or their outcomes not written"))
+            *good = false;
     st_redis_batch_clear(&b);
     return code;
 }
@@ -385,6 +489,7 @@ static stint_code check_jobs(const struct check *k, stint_error *err)
     char(*names)[ST_NAME_MAX + 1];
     stint_code code = st_redis_queues_read(k->s, true, err);
     const size_t n = k->s->queues.n;
+    bool good = true;
 
     if (code)
         return code;
@@ -393,11 +498,17 @@ static stint_code check_jobs(const struct check *k, stint_error *err)
         return st_fail(err, STINT_ENOMEM, "no memory for the names of %zu queues", n);
     if (n)
         memcpy(names, k->s->queues.p, n * sizeof(*names));
+    if (k->s->queues.odd)
+        say(k, ST_WARNING, "give them other names, and remove these: redis-cli SREM asynq:queues NAME",
+            "%zu queues are not served: their names are empty, longer than %d bytes or hold a zero byte",
+            k->s->queues.odd, ST_NAME_MAX);
     for (size_t i = 0; !code && i < n; i++) {
-        code = check_queue(k, names[i], err);
-        if (code && st_redis_broken_said(err)) {
+        code = check_kinds(k, names[i], &good, err);
+        if (!code && good)
+            code = check_queue(k, names[i], err);
+        if (code && st_redis_broken_said(err)) { /* a user who may not ask for the kinds */
             say(k, ST_BAD,
-                "see which: redis-cli TYPE asynq:{QUEUE}:pending, then active, lease, scheduled, retry; and remove it",
+                "see which: redis-cli TYPE asynq:{QUEUE}:pending, then active, scheduled, retry; and remove it",
                 "one of the keys of queue %s is of another kind: nothing of it is run", names[i]);
             code = STINT_OK;
         }
@@ -410,6 +521,7 @@ stint_code st_redis_op_check(struct st_store *base, st_finding_fn found, void *a
 {
     const struct check k = {.s = st_redis_of(base), .found = found, .arg = arg};
     stint_error local = {0};
+    bool queues = true;
     stint_code code = check_servers(&k, &local);
 
     if (!code)
@@ -417,6 +529,8 @@ stint_code st_redis_op_check(struct st_store *base, st_finding_fn found, void *a
     if (!code)
         code = check_rights(&k, &local);
     if (!code)
+        code = check_common(&k, &queues, &local);
+    if (!code && queues)
         code = check_jobs(&k, &local);
     return st_redis_told(code, &local, err);
 }

@@ -116,7 +116,11 @@ static stint_code from_link(const char *where, stint_code code, stint_error *err
         return code;
     if (err)
         err->code = STINT_EAGAIN;
-    st_redis_away(where, err);
+    if (code == STINT_ETIMEOUT)
+        st_err_remedy(err,
+                      "it takes connections and says nothing: see what holds it up (its process, a script, its disk)");
+    else
+        st_redis_away(where, err);
     return STINT_EAGAIN;
 }
 

@@ -94,6 +94,8 @@ stint_code st_redis_reply_fail(struct st_redis *r, const redisReply *reply, stin
 bool st_redis_error_is(const redisReply *e, const char *word);    /* is it an error with that first word? */
 struct st_slice st_redis_text(const redisReply *reply);           /* of a string or status; ST_NONE for nil */
 int64_t st_redis_int(const redisReply *reply, int64_t otherwise); /* of an integer, or a string that is one */
+/* A line of INFO: "aof_enabled" -> "1"; p NULL = there is none. */
+struct st_slice st_redis_info(struct st_slice text, const char *name);
 
 /* ---- listening --------------------------------------------------------------------------------- */
 

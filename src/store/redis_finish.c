@@ -184,6 +184,7 @@ static void call_later(struct st_redis_finishing *f, const struct st_redis_call 
         f->items[f->order[c->first + k]].verdict = STINT_EAGAIN;
         missing[f->order[c->first + k]] = false;
     }
+    st_redis_tell_broken(c->queue);
 }
 
 stint_code st_redis_finishing_take(struct st_redis_store *s, struct st_redis_finishing *f, bool *missing,

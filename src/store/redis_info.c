@@ -108,10 +108,13 @@ static bool deletes_jobs(const struct short_info *i)
 
 static void warn_of(struct st_redis_store *s, const struct short_info *i)
 {
+    const bool some = strncmp(i->policy, "volatile-", 9) == 0;
+
     if (i->known && i->policy[0] && strcmp(i->policy, "noeviction") != 0)
         st_log(ST_LOG_WARN, "store.evicts", ST_F("where", st_redis_where(s->r)), ST_F("maxmemory-policy", i->policy),
-               ST_F("effect", i->maxmemory ? "jobs are deleted silently when memory is short"
-                                           : "once maxmemory is set, jobs are deleted silently when memory is short"),
+               ST_F("effect", some           ? "unique keys are deleted silently when memory is short"
+                              : i->maxmemory ? "jobs are deleted silently when memory is short"
+                                             : "once maxmemory is set, jobs are deleted silently when memory is short"),
                ST_F("remedy", "CONFIG SET maxmemory-policy noeviction"));
     if (i->known && !i->aof && i->save_known && !i->save[0])
         st_log(ST_LOG_WARN, "store.not_kept", ST_F("where", st_redis_where(s->r)),

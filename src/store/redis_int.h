@@ -195,8 +195,8 @@ struct st_redis_script *st_redis_lua(enum st_redis_lua which);
 
 struct st_redis_names {
     char (*p)[ST_NAME_MAX + 1]; /* by name */
-    size_t n;
-    int64_t read_us; /* CLOCK_MONOTONIC; 0 = never */
+    size_t n, odd;              /* odd: how many more there are, whose names cannot be ours */
+    int64_t read_us;            /* CLOCK_MONOTONIC; 0 = never */
 };
 
 struct st_redis_store {

@@ -96,9 +96,4 @@ void st_redis_each_held(struct st_redis_store *s, struct st_slice worker, size_t
 /* The leases of this worker, whose process is known to be gone, end now. */
 stint_code st_redis_expire_leases(struct st_redis_store *s, int64_t now_us, struct st_slice worker, stint_error *err);
 
-/* ---- the server (redis_info.c) -------------------------------------------------------------------------------------- */
-
-/* A line of INFO: "aof_enabled" -> "1"; p NULL = there is none. */
-struct st_slice st_redis_info(struct st_slice text, const char *name);
-
 #endif

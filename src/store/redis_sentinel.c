@@ -45,6 +45,8 @@ static stint_code ask_one(struct st_redis *r, const struct st_redis_addr *sentin
     char where[280];
     stint_code code = st_redis_connect_as(r, sentinel, &as, &l, &h, until_us, err);
 
+    if (code && err && (strcmp(err->detail, "NOAUTH") == 0 || strcmp(err->detail, "WRONGPASS") == 0))
+        st_err_remedy(err, "the Sentinels' own user and password are sentinel_user= and sentinel_password= in the URL");
     if (code)
         return code;
     st_redis_addr_text(sentinel, where, sizeof(where));

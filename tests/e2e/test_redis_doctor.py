@@ -79,6 +79,13 @@ def test_doctor_finds_a_server_that_evicts(stint, server):
     assert findings(stint) == []
 
 
+def test_doctor_finds_a_server_that_evicts_what_has_a_time_to_live(stint, server):
+    server.set("maxmemory", "200mb")
+    server.set("maxmemory-policy", "volatile-ttl")
+    mend(server, found(stint, "warning", "maxmemory-policy is volatile-ttl", "unique keys are deleted silently"))
+    assert findings(stint) == []
+
+
 def test_doctor_finds_that_keys_were_evicted(stint, server):
     server.set("maxmemory-policy", "allkeys-random")
     with server.client() as client:
@@ -102,14 +109,51 @@ def test_doctor_finds_ids_without_a_job(stint, server):
     assert "eviction" in hit["remedy"]
 
 
-def test_doctor_finds_a_queue_with_a_key_of_another_kind(stint, server):
+OF_A_QUEUE = [("asynq", "pending"), ("asynq", "active"), ("asynq", "lease"), ("asynq", "scheduled"), ("asynq", "retry"), ("asynq", "completed"),
+              ("asynq", "archived"), ("stint", "rules"), ("stint", "cancel"), ("stint", "cancelled")]
+
+
+@pytest.mark.parametrize("owner, name", OF_A_QUEUE)
+def test_doctor_names_the_key_of_a_queue_that_is_of_another_kind(stint, server, owner, name):
     id = stint.enqueue("ok", "{}", "--queue", "zzz")
     server("DEL", f"asynq:{{zzz}}:t:{id}")
     server("SADD", "asynq:queues", "broken")
-    server("SET", "asynq:{broken}:pending", "x")
-    hit = found(stint, "error", "one of the keys of queue broken is of another kind")
-    assert "TYPE" in hit["remedy"]
+    server("SET", f"{owner}:{{broken}}:{name}", "x")
+    hit = found(stint, "error", f"{owner}:{{broken}}:{name} is a string and no ")
+    assert "remove it" in hit["remedy"]
     found(stint, "warning", "queue zzz names 1 jobs that are gone")  # the others are looked at all the same
+    server("DEL", f"{owner}:{{broken}}:{name}")
+    assert findings(stint, "error") == []
+
+
+@pytest.mark.parametrize("key", ["asynq:queues", "stint:{stint}:workers", "stint:{stint}:leader", "asynq:servers", "asynq:workers"])
+def test_doctor_names_a_key_of_all_queues_that_is_of_another_kind(stint, server, key):
+    server("SET", key, "x")
+    found(stint, "error", f"{key} is a string and no ")
+
+
+def test_doctor_finds_a_fence_that_is_none(stint, server):
+    server("DEL", "stint:{default}:fence")
+    server("SADD", "stint:{default}:fence", "x")
+    found(stint, "error", "stint:{default}:fence is a set and no string")
+
+
+def test_doctor_finds_queues_that_nobody_serves(stint, server):
+    server("SADD", "asynq:queues", "q" * 300)
+    server("SADD", "asynq:queues", "a\0b")
+    found(stint, "warning", "2 queues are not served")
+
+
+def test_an_outcome_that_a_key_of_another_kind_holds_up_is_told(stint, server):
+    with stint.worker() as worker:
+        server("DEL", "asynq:{default}:completed")
+        server("SET", "asynq:{default}:completed", "x")
+        id = stint.enqueue("ok")
+        worker.said(f"event=job.outcome_waits job={id}")
+        worker.said("event=queue.broken queue=default")
+        server("DEL", "asynq:{default}:completed")
+        stint.until_state(id, "succeeded")
+        worker.stop()
 
 
 def test_doctor_finds_active_jobs_that_nobody_would_take_up(stint, server):
@@ -124,6 +168,8 @@ def test_doctor_finds_memory_nearly_full(stint, server):
     used = int(server.info("used_memory"))
     server.set("maxmemory", int(used * 1.1))
     found(stint, "warning", "of maxmemory is in use")
+    server.set("maxmemory", used // 2)
+    found(stint, "error", "maxmemory is used up")
 
 
 def test_doctor_finds_a_server_that_keeps_nothing(stint, server):
@@ -205,6 +251,7 @@ def test_the_rights_doctor_names_are_enough(stint, server):
     server("ACL", "SETUSER", "app", "on", f">{SECRET}", "~*", "&*", "+@all", "-eval")
     words = found(stint, "error", "run scripts", store=user_url(server))["remedy"].split()
     server("ACL", "DELUSER", "app")
+    server("ACL", "LOG", "RESET")
     server("ACL", "SETUSER", "app", "on", f">{SECRET}", *words[words.index("NAME") + 1:])
     assert findings(stint, store=user_url(server)) == []
     stint.env["STINT_STORE"] = user_url(server)
@@ -213,6 +260,15 @@ def test_the_rights_doctor_names_are_enough(stint, server):
         stint.until_state(id, "succeeded")
         assert "store.no_tracking" not in worker.log and "store.no_listen" not in worker.log
         worker.stop()
+    assert server("ACL", "LOG") == []  # nothing was asked for in vain
+
+
+def test_doctor_says_once_what_a_server_refuses_to_everybody(stint, server):
+    server.set("min-replicas-to-write", "1")
+    hit = found(stint, "error", "NOREPLICAS")
+    assert "min-replicas-to-write" in hit["remedy"]
+    server.set("min-replicas-to-write", "0")
+    assert findings(stint) == []
 
 
 @pytest.mark.parametrize("lack", ["-hset", "-lpush", "-zadd", "-lrem"])

@@ -886,6 +886,52 @@ def test_explain_and_doctor_know_of_the_intake(lab):
     assert "RQ's messages are not taken" in lab.stint("doctor", "--store-timeout", "1s")
 
 
+def test_doctor_says_why_the_intake_would_take_nothing(lab):
+    def doctor():
+        done = lab.stint("doctor", "--json")
+        return [f["what"] for f in done["findings"] if f["area"] == "intake" and f["severity"] != "ok" and f["remedy"]]
+
+    assert doctor() == []
+    lab.redis.cli("config", "set", "maxmemory", "1")
+    assert "has used up its maxmemory" in doctor()[0]
+    lab.redis.cli("config", "set", "maxmemory-policy", "allkeys-lru")
+    lab.redis.cli("config", "set", "maxmemory", "200mb")
+    assert "deletes messages when memory is short" in doctor()[0]
+    lab.redis.cli("config", "set", "maxmemory", "0")
+    lab.redis.cli("set", "rq:queue:default", "x")
+    assert "rq:queue:default is a string and no list" in doctor()[0]
+    lab.redis.cli("del", "rq:queue:default")
+    lab.redis.cli("replicaof", "127.0.0.1", "1")
+    assert "READONLY" in doctor()[0]
+    lab.redis.cli("replicaof", "no", "one")
+    lab.redis.cli("acl", "setuser", "few", "on", ">p", "~rq:*", "+@read")
+    lab.configure(intake={"rq": f"redis+unix://few:p@{lab.redis.socket}"})
+    assert "NOPERM" in doctor()[0]
+    assert "RQ's stop commands are not heard" in doctor()[1]
+
+
+def test_the_rights_that_doctor_proposes_for_the_intake_are_enough(lab):
+    lab.redis.cli("acl", "setuser", "few", "on", ">p", "~rq:*", "resetchannels", "+@all", "-client|tracking")
+    lab.configure(intake={"rq": f"redis+unix://few:p@{lab.redis.socket}"})
+    [hit] = [f for f in lab.stint("doctor", "--json")["findings"] if f["area"] == "intake"]
+    lab.run("run-1", 60)
+    w = lab.worker()
+    lab.said(w, "intake.polling")
+    lab.stop(w)
+    lab.redis.cli("acl", "deluser", "few")
+    lab.redis.cli("acl", "log", "reset")
+    words = hit["remedy"].split()
+    lab.redis.cli("acl", "setuser", "few", "on", ">p", *words[words.index("NAME") + 1:])
+    w = lab.worker()
+    [id] = lab.announce("run-1")
+    lab.until(id, "started")
+    lab.rq(f"send_stop_job_command(r, {id!r}); out(0)")
+    lab.until(id, "stopped")
+    lab.stop(w)
+    assert "answers" in lab.stint("doctor") and "intake.polling" not in w.log.read_text()
+    assert lab.redis.cli("acl", "log") == ""  # nothing was asked for in vain
+
+
 def test_a_paused_queue_keeps_its_messages_for_later(lab):
     lab.run("run-1")
     lab.stint("queue", "pause", "default")

@@ -234,6 +234,8 @@ static void silence_is_eunknown_only_after_something_was_sent(void **state)
     assert_int_equal(kit_do(r, ST_REDIS_WRITE, "INCR a", NULL, NULL), STINT_EUNKNOWN);
     assert_int_equal(kit_do(r, ST_REDIS_READ, "GET a", NULL, NULL), STINT_EAGAIN);
     assert_int_equal(kit_do(late, ST_REDIS_WRITE, "INCR a", NULL, NULL), STINT_EAGAIN);
+    if (kit_is("plain"))
+        assert_non_null(strstr(kit_err.remedy, "says nothing"));
     kit_ctl("thaw");
     assert_int_equal(kit_int(r, ST_REDIS_READ, "GET a"), 2); /* the first did arrive, the other did not */
     st_redis_close(late);
@@ -810,6 +812,19 @@ static void the_url_of_a_sentinel_alone_is_told_from_a_servers(void **state)
     st_redis_close(r);
 }
 
+static void a_sentinels_password_is_told_from_a_servers(void **state)
+{
+    char url[256];
+    struct st_redis *r;
+
+    (void)state;
+    snprintf(url, sizeof(url), "%s&sentinel_user=nobody&sentinel_password=wrong", kit_url());
+    r = kit_open_url(url, 0);
+    assert_int_equal(kit_do(r, ST_REDIS_READ, "GET a", NULL, NULL), STINT_ESTORE);
+    assert_non_null(strstr(kit_err.remedy, "sentinel_password="));
+    st_redis_close(r);
+}
+
 /* ---- Cluster ----------------------------------------------------------------------------------------------------------- */
 
 /* {a} is slot 15495: of master 3; {b} 3300: of 1; {c} 7365: of 2. */
@@ -998,6 +1013,7 @@ int main(void)
     const struct CMUnitTest sentinel[] = {
         cmocka_unit_test(a_sentinel_that_is_away_is_passed_over),
         cmocka_unit_test(the_url_of_a_sentinel_alone_is_told_from_a_servers),
+        cmocka_unit_test(a_sentinels_password_is_told_from_a_servers),
         cmocka_unit_test(a_master_that_nobody_knows_is_estore),
         cmocka_unit_test(a_failover_is_followed),
     };

@@ -1630,6 +1630,50 @@ static void what_a_stock_server_left_behind_is_reaped_as_asynq_does(void **state
     IS("0", "EXISTS", K("active"), K("lease"));
 }
 
+static void archive_is_full(const char *at_s)
+{
+    ASK("EVAL", "for i = 1, 9999 do redis.call('ZADD', KEYS[1], ARGV[1], 'z' .. i) end", "1", K("archived"), at_s);
+}
+
+/* All were archived in the same second, and by their ids ours is the first to go. */
+static void what_the_archive_has_no_room_for_leaves_nothing_behind(void **state)
+{
+    struct st_redis_msg m = first_msg();
+    struct st_reaped r[1];
+    struct st_job *job;
+    size_t n;
+
+    archive_is_full("1700000000");
+    add(*state, T0, job_of(ID));
+    job = claim(*state, T0);
+    OK(finish(*state, T0, job, ST_OUT_FAILED));
+    IS("9999", "ZCARD", K("archived"));
+    IS("0", "EXISTS", K("t:" ID));
+    st_job_free(job);
+
+    redis_empty(url);
+    archive_is_full("1700000060");
+    m.retry = 0;
+    stock_enqueue(&m, ST_NONE);
+    stock_dequeue("1700000030");
+    OK(st_store_reap(*state, T0 + 60 * SEC, S("w1"), r, 1, &n, NULL));
+    assert_int_equal(n, 1);
+    IS("9999", "ZCARD", K("archived"));
+    IS("0", "EXISTS", K("t:" ID));
+}
+
+static void what_stock_tools_removed_is_not_cancelled_for_ever(void **state)
+{
+    struct st_job *job;
+
+    ASK("ZADD", "stint:{" Q "}:cancelled", "1600000000", "long-gone", "1700000000", "lately");
+    add(*state, T0, job_of(ID));
+    job = claim(*state, T0);
+    OK(finish(*state, T0, job, ST_OUT_FAILED));
+    IS("1", "ZCARD", "stint:{" Q "}:cancelled");
+    st_job_free(job);
+}
+
 static void a_cancel_is_told_to_stock_servers_too(void **state)
 {
     const struct st_slice ids[1] = {S(ID)}, channel[1] = {S("asynq:cancel")};
@@ -1803,6 +1847,8 @@ int main(int argc, char **argv)
         T(a_lease_of_ours_is_never_a_stock_servers),
         T(nor_after_its_id_was_deleted_and_given_to_a_new_job),
         T(what_a_stock_server_left_behind_is_reaped_as_asynq_does),
+        T(what_the_archive_has_no_room_for_leaves_nothing_behind),
+        T(what_stock_tools_removed_is_not_cancelled_for_ever),
         T(a_cancel_is_told_to_stock_servers_too),
         T(what_was_cancelled_and_run_again_by_a_stock_tool_fails_as_any_other),
         T(what_is_held_is_held_after_the_server_was_killed),

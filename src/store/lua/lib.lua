@@ -181,13 +181,17 @@ end
 
 ---- moves ----
 
--- What is over after 90 days, or beyond 10,000; how many went.
+-- What is over after 90 days, or beyond 10,000; how many went.  Of those archived in one second the first ids go first, which may be the one
+-- just archived: nothing is written to it afterwards, or its hash would be in no list.
 local function trim(now)
   local archived, gone = KEYS[7], 0
-  local old = call('ZRANGEBYSCORE', archived, '-inf', floor(now / 1000000) - ARCHIVE_DAYS * 86400, 'LIMIT', 0, 1000)
+  local before = floor(now / 1000000) - ARCHIVE_DAYS * 86400
+  local old = call('ZRANGEBYSCORE', archived, '-inf', before, 'LIMIT', 0, 1000)
   for _, id in ipairs(old) do call('DEL', KEYS[15] .. id) end
   if #old > 0 then call('ZREM', archived, unpack(old)); call('ZREM', KEYS[14], unpack(old)) end
   gone = #old
+  old = call('ZRANGEBYSCORE', KEYS[14], '-inf', before, 'LIMIT', 0, 1000) -- stock tools remove archived jobs without knowing of it
+  if #old > 0 then call('ZREM', KEYS[14], unpack(old)) end
   local extra = call('ZCARD', archived) - ARCHIVE_MAX + 1
   if extra > 0 then
     old = call('ZRANGE', archived, 0, math.min(extra, 1000) - 1)
@@ -310,10 +314,10 @@ local function settle(now, id, msg, f, lock, o, c)
       call('ZADD', KEYS[14], sec(now), id)
     end
     call('ZADD', KEYS[7], floor(now / 1000000), id)
-    c.trimmed = c.trimmed + trim(now)
     if has(flags, ACTIVE) then unlock(lock, id) end
   end
   call('HSET', key, 'msg', next(changes) and msg_set(msg, changes) or msg, 'state', state, 'stint', settled(f, e))
+  if state == 'archived' then c.trimmed = c.trimmed + trim(now) end -- last: it may go itself
   return e.state
 end
 

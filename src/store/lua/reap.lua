@@ -17,9 +17,9 @@ local function recover(id, key, msg, f, lock, outcome, delay, message)
   end
   call('ZADD', KEYS[7], now_s, id)
   call('ZREM', KEYS[14], id)
-  c.trimmed = c.trimmed + trim(now)
   call('HSET', key, 'msg', msg_set(msg, changes), 'state', 'archived')
   if f and #f >= 64 and has(byte(f, 2), ACTIVE) then unlock(lock, id) end
+  c.trimmed = c.trimmed + trim(now) -- last: it may go itself
   return 5
 end
 
