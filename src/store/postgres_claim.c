@@ -19,6 +19,8 @@
 
 /* ---- the plan ---------------------------------------------------------------------------------- */
 
+#define SPENT SIZE_MAX /* the limit of a rule by which nothing more may be taken */
+
 struct place {
     struct st_pg_lane *lane;
     size_t group; /* which of the request's queues */
@@ -80,7 +82,7 @@ static stint_code plan_lanes(struct plan *p, struct st_pg_shared *sh, const stru
         const struct st_type_rule *rule = st_rule_find(req->types, req->n_types, lane->queue, lane->type);
         const size_t group = req->n_queues ? group_of(req, lane) : 0;
 
-        if ((req->n_queues && group == req->n_queues) || (req->n_types && !rule))
+        if ((req->n_queues && group == req->n_queues) || (req->n_types && (!rule || rule->max == SPENT)))
             continue;
         p->places[p->n++] = (struct place){lane, group, rule ? (int)(rule - req->types) + 1 : 1};
     }
@@ -517,9 +519,28 @@ static stint_code claim_once(struct st_pg *s, struct ends *ends, const struct st
     return claim_with(s, ends, true, req, out, n_out, again, err);
 }
 
+/* The rules of a claim that has taken these already; NULL = no memory. */
+static struct st_type_rule *rules_left(const struct st_claim_req *req, struct st_job *const *out, size_t n)
+{
+    struct st_type_rule *rules = calloc(req->n_types + 1, sizeof(*rules));
+
+    for (size_t i = 0; rules && i < req->n_types; i++)
+        rules[i] = req->types[i];
+    for (size_t i = 0; rules && i < n; i++) {
+        const struct st_type_rule *rule =
+            st_rule_find(req->types, req->n_types, st_slice_cstr(out[i]->queue), st_slice_cstr(out[i]->type));
+        struct st_type_rule *left = rule ? &rules[rule - req->types] : NULL;
+
+        if (left && left->max && left->max != SPENT)
+            left->max = left->max > 1 ? left->max - 1 : SPENT;
+    }
+    return rules;
+}
+
 /* The rest of a claim that did not know of all lanes. */
 static void claim_rest(struct st_pg *s, const struct st_claim_req *req, struct st_job **out, size_t *n_out)
 {
+    struct st_type_rule *rules;
     struct st_claim_req rest = *req;
     stint_error ignored = {0};
     size_t n = 0;
@@ -527,10 +548,15 @@ static void claim_rest(struct st_pg *s, const struct st_claim_req *req, struct s
 
     if (*n_out >= req->n)
         return;
+    rules = rules_left(req, out, *n_out);
+    if (!rules)
+        return;
+    rest.types = rules;
     rest.n -= *n_out;
     rest.n_run = req->n_run > *n_out ? req->n_run - *n_out : 0;
     if (!claim_once(s, NULL, &rest, out + *n_out, &n, &again, &ignored))
         *n_out += n;
+    free(rules);
 }
 
 /* Only what was due by a moment in the past: the server is told that it is that moment, the leases are longer by what has

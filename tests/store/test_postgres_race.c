@@ -1335,6 +1335,37 @@ static void who_has_waited_long_passes_by(void)
     leave_the_lane(other);
 }
 
+/* It is asked once more, for what the first answer has left of the limit. */
+static void a_claim_that_did_not_know_of_a_lane_keeps_to_the_limits(void)
+{
+    const struct st_type_rule types[] = {{.pattern = S("new*"), .policy = st_policy_default, .max = 2},
+                                         {.pattern = S("*"), .policy = st_policy_default, .max = 2}};
+    const struct st_claim_req req = {
+        .worker = S("w1"), .lease_us = LEASE, .n = 16, .n_run = 16, .types = types, .n_types = 2};
+    char type[32];
+    size_t n = 0;
+
+    forget_jobs();
+    add_now_of(0, "new");
+    assert_int_equal(claim_as(us, "w1", 0, jobs, 16), 1); /* this one it knows */
+    forget_jobs();
+    add_now_of(0, "new");
+    add_now_of(1, "t");
+    add_now_of(2, "t");
+    for (size_t i = 3; i < 7; i++) { /* others that it has not heard of: two for each rule */
+        struct st_new_job j = {.queue = S("q"), .payload = S("{}"), .max_attempts = -1, .timeout_us = -1};
+        struct st_enqueued out;
+
+        snprintf(type, sizeof(type), "%s%zu-%d", i < 5 ? "new" : "other", i, (int)getpid());
+        st_id_new(ids[i]);
+        j.id = S(ids[i]);
+        j.type = S(type);
+        OK(st_store_enqueue(them, 0, &j, 1, &out, NULL));
+    }
+    OK(st_store_claim(us, &req, jobs, &n, NULL));
+    assert_int_equal(n, 4);
+}
+
 #define MANY 600
 
 static struct claimer {
@@ -1871,6 +1902,7 @@ int main(int argc, char **argv)
         RACE(who_comes_second_to_several_lanes_leaves_nothing),
         RACE(a_claim_reads_jobs_of_every_age),
         RACE(a_claim_finds_entries_that_are_elsewhere),
+        RACE(a_claim_that_did_not_know_of_a_lane_keeps_to_the_limits),
         RACE(who_comes_into_a_crowd_is_sent_away),
         RACE(who_is_next_waits_for_its_turn),
         RACE(who_is_next_waits_for_what_is_old_too),
