@@ -1297,7 +1297,7 @@ static void who_finds_a_queue_empty_goes_on_to_the_next(void)
 }
 
 /* Whoever comes to the rows it has taken would wait as long as it does. */
-static void who_has_taken_something_does_not_wait_with_it(void)
+static void take_and_do_not_wait(const struct st_type_rule *types, size_t n_types, size_t lanes)
 {
     const struct st_slice queues[] = {S("a"), S("q")};
     const struct st_claim_req req = {.worker = S("w1"),
@@ -1306,20 +1306,36 @@ static void who_has_taken_something_does_not_wait_with_it(void)
                                      .n_run = 1,
                                      .queues = queues,
                                      .n_queues = 2,
+                                     .types = types,
+                                     .n_types = n_types,
                                      .crowded = &crowd.crowded};
     PGconn *other = at_the_lane(0, 0);
     size_t n = 0;
 
     lab_patient(watch);
     crowd_begin();
-    add_to(S("a"), S("t"), 0); /* two lanes: they are taken without a gate */
-    add_to(S("a"), S("u"), 0);
+    for (size_t i = 0; i < lanes; i++)
+        add_to(S("a"), S(i ? "u" : "t"), 0);
     usleep(1000);
     crowd.crowded = false;
     OK(st_store_claim(us, &req, crowd.got, &n, NULL));
-    assert_int_equal(n, 2);
+    assert_int_equal(n, lanes);
     assert_true(crowd.crowded);
-    lab_close(other);
+    leave_the_lane(other);
+}
+
+static void who_has_taken_something_does_not_wait_with_it(void)
+{
+    take_and_do_not_wait(NULL, 0, 2);
+}
+
+/* It did not ask for a turn at its first queue, since it may take few there. */
+static void who_has_taken_a_few_does_not_wait_with_them(void)
+{
+    const struct st_type_rule types[] = {{.pattern = S("*"), .queue = S("a"), .policy = st_policy_default, .max = 10},
+                                         {.pattern = S("*"), .policy = st_policy_default}};
+
+    take_and_do_not_wait(types, 2, 1);
 }
 
 static void who_has_waited_long_passes_by(void)
@@ -1908,6 +1924,7 @@ int main(int argc, char **argv)
         RACE(who_is_next_waits_for_what_is_old_too),
         RACE(who_finds_a_queue_empty_goes_on_to_the_next),
         RACE(who_has_taken_something_does_not_wait_with_it),
+        RACE(who_has_taken_a_few_does_not_wait_with_them),
         RACE(who_has_waited_long_passes_by),
         RACE(two_who_claim_at_once_get_each_job_once),
         RACE(a_storm_leaves_each_job_in_one_place),
