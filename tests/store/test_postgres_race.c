@@ -1467,6 +1467,323 @@ static void two_who_claim_at_once_get_each_job_once(void)
     assert_int_equal(lab_int(watch, "SELECT count(*) FROM lease"), MANY);
 }
 
+/* ---- lanes of one's own --------------------------------------------------------------------------- */
+
+/* Claimers of sets of types that overlap, in few and in many, while jobs are put back, come late, and are held by somebody who then
+ * leaves them.  However they pass each other: what a process has put behind it has nothing in it that can run (here no sweep would
+ * find it), and each job succeeds once.  STINT_TEST_THRONG_S: for so many seconds. */
+#define THRONG_MOST  3000 /* that wait, every other half second; else few */
+#define THRONG_ADD   200
+#define THRONG_TYPES 4
+#define THRONG_BATCH 500
+enum { THRONG_CLAIMERS = 5, THRONG_ADDER = THRONG_CLAIMERS, THRONG_HOLDER, THRONG_ALL };
+
+static struct throng {
+    struct st_store *s;
+    int which;
+    unsigned seed;
+    size_t done, busy, sent_away, empty;
+    stint_code code;
+    stint_error err;
+} throng[THRONG_ALL];
+static atomic_bool throng_over;
+static atomic_int throng_added, throng_ended;
+
+static unsigned throng_dice(struct throng *m, unsigned n)
+{
+    return (unsigned)rand_r(&m->seed) % n;
+}
+
+/* What is in the way is an answer. */
+static bool throng_told(struct throng *m, stint_code code, const stint_error *err)
+{
+    if (code == STINT_EAGAIN && strcmp(err->detail, "55P03") == 0) {
+        m->busy++;
+        return false;
+    }
+    if (code && !m->code) {
+        m->code = code;
+        m->err = *err;
+    }
+    return !code;
+}
+
+static void throng_add(struct throng *m)
+{
+    const unsigned more =
+        st_clock_mono_us() / ST_SEC % 2 ? 6 : 1; /* every other second so many lanes that nobody has a gate of each */
+    struct st_new_job j[THRONG_ADD];
+    char type[THRONG_ADD][4];
+    char id[THRONG_ADD][ST_ID_MAX + 1];
+    struct st_enqueued out[THRONG_ADD];
+    stint_error err = {0};
+    const size_t n = 1 + throng_dice(m, THRONG_ADD);
+
+    if (atomic_load(&throng_added) - atomic_load(&throng_ended) >
+        (st_clock_mono_us() / (ST_SEC / 2) % 2 ? THRONG_MOST : 50)) {
+        usleep(1000);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        st_id_new(id[i]);
+        snprintf(type[i], sizeof(type[i]), "t%c%u", 'a' + throng_dice(m, 4) % 4, throng_dice(m, more) % 10);
+        j[i] = (struct st_new_job){.id = S(id[i]),
+                                   .type = S(type[i]),
+                                   .queue = S(throng_dice(m, 3) ? "p" : "q"),
+                                   .payload = S("{}"),
+                                   .priority = throng_dice(m, 4) == 0,
+                                   .max_attempts = -1,
+                                   .timeout_us = -1};
+        if (throng_dice(m, 6) == 0)
+            j[i].due_us = T0 + throng_dice(m, 100); /* odd lanes */
+        else if (throng_dice(m, 6) == 0)
+            j[i].delay_us = throng_dice(m, 20 * ST_MS);
+    }
+    if (throng_told(m, st_store_enqueue(m->s, 0, j, n, out, &err), &err))
+        atomic_fetch_add(&throng_added, (int)n);
+}
+
+/* Somebody who is at a few rows for a while, as if to cancel them, and changes his mind; adds a job in a transaction that takes its time;
+ * stops a queue. */
+static void throng_hold(struct throng *m, PGconn *c)
+{
+    stint_error err = {0};
+    const bool adds = throng_dice(m, 2);
+
+    lab_try(c, "BEGIN");
+    if (adds)
+        lab_try(c, "SELECT _enqueue_one(0, 'p', 'ta0', 0, _key(gen_random_uuid()::text), 0, 0, NULL, NULL, '{}', NULL, "
+                   "0::int2, NULL, 0)");
+    else
+        lab_try(c, "DELETE FROM ready WHERE ctid = ANY (ARRAY(SELECT ctid FROM ready ORDER BY key, random() LIMIT 3"
+                   " FOR UPDATE SKIP LOCKED))");
+    if (throng_dice(m, 8) == 0)
+        throng_told(m, st_store_pause(m->s, 0, S("q"), true, &err), &err);
+    usleep(1000 * throng_dice(m, throng_dice(m, 4) ? 10 : 150));
+    throng_told(m, st_store_pause(m->s, 0, S("q"), false, &err), &err);
+    atomic_fetch_add(&throng_added, adds);
+    lab_try(c, adds ? "COMMIT" : "ROLLBACK");
+    usleep(1000 * throng_dice(m, 20));
+    m->done++;
+}
+
+static struct st_claim_req throng_req(struct throng *m, struct st_type_rule *rules, struct st_slice *queues)
+{
+    static const char *const sets[][THRONG_TYPES] = {{"ta*", "tb*"}, {"tb*", "tc*"}, {"tb0"}, {"t*", "td*"}};
+    static const size_t sizes[] = {1, 3, 7, 40, 300, THRONG_BATCH};
+    struct st_claim_req req = {.worker = S("w1"), .lease_us = ST_HOUR};
+    const unsigned set = m->which == 4 ? throng_dice(m, 4) : (unsigned)m->which;
+
+    for (size_t i = 0; i < THRONG_TYPES && sets[set][i]; i++) {
+        rules[i] = (struct st_type_rule){.pattern = S(sets[set][i]), .policy = st_policy_default};
+        if (throng_dice(m, 3) == 0)
+            rules[i].max = 1 + throng_dice(m, throng_dice(m, 2) ? 10 : 600);
+        if (throng_dice(m, 3) == 0)
+            rules[i].lease_us = 2 * ST_HOUR;
+        req.n_types = i + 1;
+    }
+    req.types = rules;
+    if (throng_dice(m, 3)) {
+        queues[0] = S(set & 1 ? "p" : "q");
+        queues[1] = S(set & 1 ? "q" : "p");
+        req.queues = queues;
+        req.n_queues = 2;
+    }
+    req.n = sizes[throng_dice(m, sizeof(sizes) / sizeof(sizes[0]))];
+    req.n_run = throng_dice(m, (unsigned)req.n + 1);
+    return req;
+}
+
+/* Most of them succeed; the others go back to their lanes, at once or in a moment. */
+static void throng_end(struct throng *m, struct st_job **got, size_t n, const struct st_claim_req *req)
+{
+    struct st_finish f[THRONG_BATCH];
+    struct st_job *more[THRONG_BATCH] = {NULL};
+    stint_error err = {0};
+    size_t n_more = 0;
+
+    for (size_t i = 0; i < n; i++)
+        f[i] = (struct st_finish){.id = S(got[i]->id),
+                                  .fence = got[i]->fence,
+                                  .outcome = throng_dice(m, 4) ? ST_OUT_SUCCEEDED : ST_OUT_RELEASED,
+                                  .delay_us = throng_dice(m, 3) ? 0 : 3 * ST_MS,
+                                  .started_ago_us = -1,
+                                  .exit_code = -1};
+    for (size_t left = n; left && !m->code;) {
+        bool finished;
+        size_t kept = 0;
+
+        if (req && throng_dice(m, 2)) {
+            if (throng_told(m, st_store_exchange(m->s, 0, f, left, req, more, &n_more, &finished, &err), &err))
+                req = NULL;
+        } else {
+            finished = throng_told(m, st_store_finish(m->s, 0, f, left, &err), &err);
+        }
+        for (size_t i = 0; finished && i < left; i++) {
+            if (f[i].verdict == STINT_EAGAIN)
+                f[kept++] = f[i];
+            else if (f[i].verdict)
+                throng_told(m, f[i].verdict, &err);
+            else if (f[i].outcome == ST_OUT_SUCCEEDED)
+                atomic_fetch_add(&throng_ended, 1);
+        }
+        left = finished ? kept : left;
+    }
+    for (size_t i = 0; i < n; i++) {
+        st_job_free(got[i]);
+        got[i] = NULL;
+    }
+    if (n_more)
+        throng_end(m, more, n_more, NULL);
+}
+
+/* No more than was asked for, and no more of a type than its rule says. */
+static void throng_look(struct throng *m, const struct st_claim_req *req, struct st_job *const *got, size_t n)
+{
+    size_t taken[THRONG_TYPES] = {0};
+
+    for (size_t i = 0; i < n; i++) {
+        const struct st_type_rule *rule =
+            st_rule_find(req->types, req->n_types, st_slice_cstr(got[i]->queue), st_slice_cstr(got[i]->type));
+
+        if (!rule || (++taken[rule - req->types] > rule->max && rule->max)) {
+            m->code = STINT_EINVAL;
+            st_fail(&m->err, STINT_EINVAL, "%zu of type %s", n, got[i]->type);
+        }
+    }
+}
+
+static void throng_claim(struct throng *m)
+{
+    struct st_type_rule rules[THRONG_TYPES];
+    struct st_slice queues[2];
+    struct st_claim_req req = throng_req(m, rules, queues);
+    struct st_job *got[THRONG_BATCH] = {NULL};
+    stint_error err = {0};
+    bool crowded = false;
+    size_t n = 0;
+
+    if (throng_dice(m, 2))
+        req.crowded = &crowded;
+    if (throng_dice(m, 4))
+        st_pg_of(m->s)->careful_us = 0;
+    throng_told(m, st_store_claim(m->s, &req, got, &n, &err), &err);
+    throng_look(m, &req, got, n);
+    m->sent_away += crowded;
+    m->empty += n == 0;
+    m->done += n;
+    if (!n)
+        usleep(500);
+    if (n)
+        throng_end(m, got, n, &req);
+}
+
+static void throng_run(void *arg)
+{
+    struct throng *m = arg;
+    PGconn *c = m->which == THRONG_HOLDER ? lab_try_connect() : NULL;
+
+    while (!atomic_load(&throng_over) && !atomic_load(&lab_over) && !m->code) {
+        if (m->which < THRONG_CLAIMERS)
+            throng_claim(m);
+        else if (m->which == THRONG_ADDER)
+            throng_add(m);
+        else
+            throng_hold(m, c);
+    }
+    PQfinish(c);
+}
+
+/* What lies before the place where this process would begin.  Of a transaction that was set aside it does not know yet. */
+static void check_marks(struct throng *m)
+{
+    struct st_pg_shared *sh = st_pg_of(m->s)->sh;
+    struct {
+        int64_t lane;
+        struct st_pg_pos from;
+    } at[256];
+    size_t n = 0;
+
+    pthread_mutex_lock(&sh->mu);
+    sh->swept_us = st_clock_mono_us();
+    for (size_t i = 0; i < sh->n_lanes && n < 256; i++) {
+        if (sh->lanes[i]->n_exceptions)
+            continue;
+        at[n].lane = sh->lanes[i]->id;
+        at[n++].from = *st_pg_mark_from(sh->lanes[i]);
+    }
+    pthread_mutex_unlock(&sh->mu);
+    for (size_t i = 0; i < n; i++) {
+        char hex[2 * ST_PG_KEY_MAX + 1] = "";
+        int64_t behind;
+
+        for (size_t k = 0; k < at[i].from.id.len; k++)
+            snprintf(hex + 2 * k, 3, "%02x", (unsigned char)at[i].from.id.p[k]);
+        behind =
+            lab_intf(watch, "SELECT count(*) FROM ready WHERE lane = %lld AND (key, id) < (%lld, decode('%s', 'hex'))",
+                     (long long)at[i].lane, (long long)at[i].from.key, hex);
+        if (behind)
+            fail_msg("claimer %d has put %lld jobs behind it", m->which, (long long)behind);
+    }
+}
+
+static void throng_start(struct lab_racer **r)
+{
+    char process[16];
+
+    memset(throng, 0, sizeof(throng));
+    atomic_store(&throng_over, false);
+    atomic_store(&throng_added, 0);
+    for (int i = 0; i < THRONG_ALL; i++) {
+        snprintf(process, sizeof(process), "throng%d",
+                 i == THRONG_CLAIMERS - 1 ? i - 1 : i); /* two are of one process */
+        throng[i] = (struct throng){.s = lab_store(process), .which = i, .seed = (unsigned)i};
+    }
+    for (int i = 0; i < THRONG_ALL; i++)
+        r[i] = lab_start(throng_run, &throng[i]);
+}
+
+static void those_who_claim_different_sets_of_lanes_leave_nothing(void)
+{
+    const char *const seconds = getenv("STINT_TEST_THRONG_S");
+    const int64_t until = st_clock_mono_us() + (seconds ? atoi(seconds) * ST_SEC : 2 * ST_SEC);
+    const struct st_claim_req rest = {.worker = S("w1"), .lease_us = ST_HOUR, .n = THRONG_BATCH};
+    struct lab_racer *r[THRONG_ALL];
+    struct st_job *got[THRONG_BATCH];
+    size_t n = 0;
+
+    lab_impatient(watch);
+    throng_start(r);
+    while (st_clock_mono_us() < until)
+        for (int i = 0; i < THRONG_CLAIMERS; i++)
+            check_marks(&throng[i]);
+    atomic_store(&throng_over, true);
+    for (int i = 0; i < THRONG_ALL; i++)
+        lab_join(r[i]);
+    for (int i = 0; i < THRONG_ALL; i++) {
+        print_message("%d: %zu, busy %zu, sent away %zu, nothing %zu\n", i, throng[i].done, throng[i].busy,
+                      throng[i].sent_away, throng[i].empty);
+        if (throng[i].code)
+            fail_msg("%d: %s (%s)", i, throng[i].err.message, throng[i].err.detail);
+        if (i < THRONG_CLAIMERS)
+            check_marks(&throng[i]);
+    }
+    for (int dry = 0; dry < 2; dry = n ? 0 : dry + 1) {
+        usleep(n ? 0 : 20 * 1000); /* what comes later has come */
+        OK(st_store_claim(throng[0].s, &rest, got, &n, NULL));
+        st_pg_of(throng[0].s)->careful_us = 0;
+        if (n)
+            throng_end(&throng[0], got, n, NULL);
+        OK(throng[0].code);
+    }
+    assert_int_equal(lab_int(watch, "SELECT (SELECT count(*) FROM ready) + (SELECT count(*) FROM lease)"), 0);
+    assert_int_equal(lab_int(watch, "SELECT count(*) FROM ended WHERE state = 4"), atomic_load(&throng_added));
+    assert_int_equal(lab_int(watch, "SELECT count(DISTINCT id) FROM ended WHERE state = 4"),
+                     atomic_load(&throng_added));
+    for (int i = 0; i < THRONG_ALL; i++)
+        st_store_close(throng[i].s);
+}
+
 /* ---- all at once
  * --------------------------------------------------------------------------------------- */
 
@@ -1927,6 +2244,7 @@ int main(int argc, char **argv)
         RACE(who_has_taken_a_few_does_not_wait_with_them),
         RACE(who_has_waited_long_passes_by),
         RACE(two_who_claim_at_once_get_each_job_once),
+        RACE(those_who_claim_different_sets_of_lanes_leave_nothing),
         RACE(a_storm_leaves_each_job_in_one_place),
         RACE(everything_works_in_a_database_that_is_published),
         RACE(two_who_make_the_schema_make_one),
