@@ -109,8 +109,10 @@ void feed(struct st_worker *w)
         return;
     }
     n_run = held < slots ? announce_share(w, slots - held) : 0;
-    if (n_run == 0 && (w->intake || held - slots > ahead / 2))
+    if (n_run == 0 && (w->intake || held - slots > ahead / 2)) {
+        w->crowd.n = 0;
         return;
+    }
     n = w->intake ? n_run + ahead : slots + ahead > held ? slots + ahead - held : 0;
     if (n > batch_max(w))
         n = batch_max(w);
@@ -273,6 +275,7 @@ static void on_claim_over(struct st_worker *w, struct st_courier_news *news)
         tell_hinter(w, news);
         return;
     }
+    w->crowd.n = 0; /* what passes until the store is back is not what others took */
     sleep_for(w, st_tries_next(&w->tries));
     w->late_at_us = st_clock_boot_us() + ST_SEC;
     if (news->claim_code == STINT_EUNKNOWN)

@@ -45,6 +45,7 @@ static struct {
     const struct st_store_ops *real;
     struct st_store_ops ops;
     atomic_int left, passed;
+    atomic_int fail_at; /* the store is away once when so many are left */
 } crowd;
 
 static bool sent_away(const struct st_claim_req *req)
@@ -61,7 +62,11 @@ static bool sent_away(const struct st_claim_req *req)
 static stint_code crowd_claim(struct st_store *s, const struct st_claim_req *req, struct st_job **out, size_t *n_out,
                               stint_error *err)
 {
+    int left = atomic_load(&crowd.left);
+
     *n_out = 0;
+    if (left > 0 && atomic_compare_exchange_strong(&crowd.fail_at, &left, -1))
+        return st_fail(err, STINT_EAGAIN, "away");
     return sent_away(req) ? STINT_OK : crowd.real->claim(s, req, out, n_out, err);
 }
 
@@ -97,6 +102,7 @@ static void crowd_begin(struct st_store *s, int left)
     crowd.ops.exchange = crowd_exchange;
     atomic_store(&crowd.left, left);
     atomic_store(&crowd.passed, 0);
+    atomic_store(&crowd.fail_at, -1);
 }
 
 static void world_init(struct world *w)
@@ -511,6 +517,25 @@ static void once_does_not_end_while_others_are_in_its_way(void **state)
     world_clear(&w);
 }
 
+/* The time that a store was away is not one that others were in the way: it begins anew. */
+static void who_was_sent_away_before_the_store_was_away_begins_anew(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w);
+    add(&w, 30, 0, NULL);
+    crowd_begin(w.store, 10);
+    atomic_store(&crowd.fail_at, 5);
+    start(&w, count, true);
+    join(&w);
+    crowd.real = NULL;
+    assert_int_equal(atomic_load(&crowd.left), 0);
+    assert_int_equal(atomic_load(&crowd.passed), 0);
+    assert_int_equal(atomic_load(&w.ran), 30);
+    world_clear(&w);
+}
+
 static void whoever_is_always_sent_away_passes_by(void **state)
 {
     struct world w;
@@ -532,6 +557,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(once_ends_when_all_is_done_and_never_exceeds_its_slots),
         cmocka_unit_test(once_does_not_end_while_others_are_in_its_way),
+        cmocka_unit_test(who_was_sent_away_before_the_store_was_away_begins_anew),
         cmocka_unit_test(whoever_is_always_sent_away_passes_by),
         cmocka_unit_test(an_idle_worker_is_woken_by_an_enqueue),
         cmocka_unit_test(a_scheduled_job_starts_when_it_is_due),
