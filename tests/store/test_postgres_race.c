@@ -1338,6 +1338,37 @@ static void who_has_taken_a_few_does_not_wait_with_them(void)
     take_and_do_not_wait(types, 2, 1);
 }
 
+static void claim_by_rules(void *arg)
+{
+    struct crowd *c = arg;
+    const struct st_type_rule types[] = {{.pattern = S("t"), .policy = st_policy_default, .max = 1},
+                                         {.pattern = S("*"), .policy = st_policy_default}};
+    const struct st_claim_req req = {
+        .worker = S("w1"), .lease_us = ST_HOUR, .n = MUCH, .n_run = MUCH, .types = types, .n_types = 2};
+
+    crowd_forget(c);
+    c->code = st_store_claim(c->s, &req, c->got, &c->n, NULL);
+}
+
+/* The limit of its type is for what it takes: there is another. */
+static void who_loses_a_job_to_a_cancel_takes_another_of_its_type(void)
+{
+    struct lab_racer *r;
+
+    crowd_begin();
+    add_now_of(1, "t");
+    add_now_of(2, "u");
+    stop(cancel, 0, ST_OUT_SUCCEEDED);
+    r = lab_start(claim_by_rules, &crowd);
+    lab_until_waits(r, watch, "us");
+    go_on();
+    lab_join(r);
+    assert_int_equal(crowd.code, STINT_OK);
+    assert_int_equal(crowd.n, 2);
+    assert_string_equal(crowd.got[0]->id, ids[2]);
+    assert_string_equal(crowd.got[1]->id, ids[1]);
+}
+
 static void who_has_waited_long_passes_by(void)
 {
     PGconn *other = at_the_lane(0, 0);
@@ -2242,6 +2273,7 @@ int main(int argc, char **argv)
         RACE(who_finds_a_queue_empty_goes_on_to_the_next),
         RACE(who_has_taken_something_does_not_wait_with_it),
         RACE(who_has_taken_a_few_does_not_wait_with_them),
+        RACE(who_loses_a_job_to_a_cancel_takes_another_of_its_type),
         RACE(who_has_waited_long_passes_by),
         RACE(two_who_claim_at_once_get_each_job_once),
         RACE(those_who_claim_different_sets_of_lanes_leave_nothing),

@@ -643,11 +643,6 @@ BEGIN
                 CONTINUE;
             END IF;
             EXIT WHEN v_tid IS NULL;
-            IF NOT v_same THEN
-                FOREACH r IN ARRAY v_tid_rule LOOP
-                    v_max[r] := v_max[r] - 1;
-                END LOOP;
-            END IF;
             -- those up to the edge start at once
             v_edge := CASE WHEN p_run > v_taken THEN coalesce(v_edge, v_last) ELSE -1 END;
             v_edge_id := coalesce(v_edge_id, E'\\xff');
@@ -704,6 +699,14 @@ BEGIN
             v_taken := v_taken + v_n;
             IF v_same THEN
                 v_max[v_rule[1]] := v_max[v_rule[1]] - v_n;
+            ELSE
+                IF v_n < cardinality(v_tid) THEN -- what others were quicker with does not count
+                    v_tid_rule := ARRAY(SELECT v_rule[coalesce(array_position(v_lane, l.lane), array_position(v_lane, l.lane + 1))]
+                        FROM grp g CROSS JOIN LATERAL unnest(g.ids) u(id) JOIN lease l ON l.id = u.id WHERE g.gid = ANY (v_gids));
+                END IF;
+                FOREACH r IN ARRAY v_tid_rule LOOP
+                    v_max[r] := v_max[r] - 1;
+                END LOOP;
             END IF;
             EXIT WHEN v_taken >= p_n;
             -- not alone after all: others were quicker with some, and there may be more
