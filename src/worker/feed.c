@@ -23,6 +23,7 @@
 #define SMOOTH      0.3
 #define SURE_FOR    (60 * ST_SEC)
 #define CROWD_TRIES 6 /* half a second */
+#define SPARE_MS    50
 
 static size_t batch_max(const struct st_worker *w)
 {
@@ -111,6 +112,9 @@ void feed(struct st_worker *w)
     n_run = held < slots ? announce_share(w, slots - held) : 0;
     if (n_run == 0 && (w->intake || held - slots > ahead / 2)) {
         w->crowd.n = 0;
+        if (held < slots &&
+            !uv_is_active((uv_handle_t *)&w->poll)) /* they are kept for messages, and nobody tells when none came */
+            uv_timer_start(&w->poll, on_poll, SPARE_MS, 0);
         return;
     }
     n = w->intake ? n_run + ahead : slots + ahead > held ? slots + ahead - held : 0;

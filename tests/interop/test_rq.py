@@ -494,6 +494,14 @@ def test_other_queues_are_served_beside_the_announced_ones(lab):
     lab.until(id, "finished")
 
 
+def test_slots_that_were_kept_for_messages_are_free_again_when_none_came(lab):
+    lab.configure(grace="1s")
+    lab.worker()
+    lab.redis.cli("client", "pause", "3000")  # as soon as the worker asks for messages it keeps its slots for them until then
+    lab.run("run-1")
+    until(lambda: lab.show("run-1")["state"] == "succeeded", lab.logs)
+
+
 def configure_slow(lab, grace):
     lab.configure(lease="2s", renew="500ms", grace=grace,
                   slow={"run": ["sh", "-c", "echo $STINT_ATTEMPT >> attempts; test $STINT_ATTEMPT != 1 || sleep 600; echo 2"],
