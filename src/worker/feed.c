@@ -90,6 +90,13 @@ void feed_wet(struct st_worker *w)
 
 static void disown_unknown(struct st_worker *w);
 
+/* Again in a moment: the intake is asking for messages just now, and nobody tells when none came. */
+static void after_messages(struct st_worker *w)
+{
+    if (!uv_is_active((uv_handle_t *)&w->poll))
+        uv_timer_start(&w->poll, on_poll, SPARE_MS, 0);
+}
+
 void feed(struct st_worker *w)
 {
     size_t held = w->n_running + w->n_queued, slots = (size_t)w->settings->slots;
@@ -100,6 +107,8 @@ void feed(struct st_worker *w)
         return;
     if (w->doubt || st_clock_boot_us() - w->sure_us > SURE_FOR) {
         disown_unknown(w);
+        if (!w->disowning)
+            after_messages(w);
         return;
     }
     if (w->quiet)
@@ -112,9 +121,8 @@ void feed(struct st_worker *w)
     n_run = held < slots ? announce_share(w, slots - held) : 0;
     if (n_run == 0 && (w->intake || held - slots > ahead / 2)) {
         w->crowd.n = 0;
-        if (held < slots &&
-            !uv_is_active((uv_handle_t *)&w->poll)) /* they are kept for messages, and nobody tells when none came */
-            uv_timer_start(&w->poll, on_poll, SPARE_MS, 0);
+        if (held < slots)
+            after_messages(w);
         return;
     }
     n = w->intake ? n_run + ahead : slots + ahead > held ? slots + ahead - held : 0;

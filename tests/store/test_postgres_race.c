@@ -1420,7 +1420,9 @@ static struct claimer {
     char worker[8];
     char ids[MANY][ST_ID_MAX + 1];
     size_t n;
+    int busy;
     stint_code code;
+    stint_error err;
 } claimers[2];
 
 static void claim_all(void *arg)
@@ -1433,7 +1435,12 @@ static void claim_all(void *arg)
     while (dry < 3 && !c->code && !atomic_load(&lab_over)) { /* what was locked may be free again */
         size_t n = 0;
 
-        c->code = st_store_claim(c->s, &req, got, &n, NULL);
+        c->code = st_store_claim(c->s, &req, got, &n, &c->err);
+        if (c->code == STINT_EAGAIN && c->busy++ < 10) { /* on a loaded machine others may hold a lock for long */
+            print_message("%s: %s %s\n", c->worker, c->err.detail, c->err.message);
+            c->code = STINT_OK;
+            continue;
+        }
         dry = n ? 0 : dry + 1;
         for (size_t i = 0; i < n; i++) {
             if (c->n < MANY)
@@ -1486,7 +1493,8 @@ static void two_who_claim_at_once_get_each_job_once(void)
     }
     for (int i = 0; i < 2; i++) {
         lab_join(r[i]);
-        OK(claimers[i].code);
+        if (claimers[i].code)
+            fail_msg("%s: %s %s", claimers[i].worker, claimers[i].err.detail, claimers[i].err.message);
         memcpy(all[n], claimers[i].ids, claimers[i].n * sizeof(all[0]));
         n += claimers[i].n;
     }
