@@ -499,15 +499,15 @@ static void the_id_of_a_live_worker_is_refused(void **state)
     world_clear(&w);
 }
 
-/* Others were claiming: that says nothing about what is there, and is no end. */
-static void once_does_not_end_while_others_are_in_its_way(void **state)
+/* All is run, though so many claims are sent away, and the store is away once when fail_at of them are left (-1: never). */
+static void run_in_a_crowd(int left, int fail_at)
 {
     struct world w;
 
-    (void)state;
     world_init(&w);
     add(&w, 30, 0, NULL);
-    crowd_begin(w.store, 3);
+    crowd_begin(w.store, left);
+    atomic_store(&crowd.fail_at, fail_at);
     start(&w, count, true);
     join(&w);
     crowd.real = NULL;
@@ -517,23 +517,18 @@ static void once_does_not_end_while_others_are_in_its_way(void **state)
     world_clear(&w);
 }
 
+/* Others were claiming: that says nothing about what is there, and is no end. */
+static void once_does_not_end_while_others_are_in_its_way(void **state)
+{
+    (void)state;
+    run_in_a_crowd(3, -1);
+}
+
 /* The time that a store was away is not one that others were in the way: it begins anew. */
 static void who_was_sent_away_before_the_store_was_away_begins_anew(void **state)
 {
-    struct world w;
-
     (void)state;
-    world_init(&w);
-    add(&w, 30, 0, NULL);
-    crowd_begin(w.store, 10);
-    atomic_store(&crowd.fail_at, 5);
-    start(&w, count, true);
-    join(&w);
-    crowd.real = NULL;
-    assert_int_equal(atomic_load(&crowd.left), 0);
-    assert_int_equal(atomic_load(&crowd.passed), 0);
-    assert_int_equal(atomic_load(&w.ran), 30);
-    world_clear(&w);
+    run_in_a_crowd(10, 5);
 }
 
 static void whoever_is_always_sent_away_passes_by(void **state)
